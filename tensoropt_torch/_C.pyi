@@ -5,7 +5,7 @@ C++ core of TensorOpt: graphs, costs, search, emission.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'BaselineResult', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ComposedPipeline', 'ComposedStage', 'ConfigPorts', 'DEFAULT_CONDITIONING_WORK', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'PipelineShape', 'PortLayouts', 'RankProgram', 'Ref', 'ReshardedTensor', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SearchSpace', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'SpaceSetup', 'StageChoice', 'StageTime', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'compose_pipelines', 'current_rules', 'declare_rule', 'longest_useful', 'pipeline_step_s', 'torch_release', 'withdraw_rule']
+__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'BaselineResult', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ComposedPipeline', 'ComposedStage', 'ConfigPorts', 'DEFAULT_CONDITIONING_WORK', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'PipelineShape', 'PortLayouts', 'RankProgram', 'Ref', 'ReshardedTensor', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SearchSpace', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'SpaceSetup', 'StageChoice', 'StageTime', 'Strategy', 'SupportingLines', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'compose_pipelines', 'current_rules', 'declare_rule', 'longest_useful', 'pipeline_step_s', 'torch_release', 'withdraw_rule']
 class InternalError(RuntimeError):
     pass
 class Mesh:
@@ -801,6 +801,21 @@ class SearchResult:
     @property
     def stats(self) -> dict[str, int | float]:
         ...
+class SupportingLines:
+    """
+    What strategies cost at least; search/supporting_lines.h.
+    """
+    def least_seconds(self, most_bytes: float) -> float:
+        """
+        Of a strategy with at most so many bytes.
+        """
+    def steps(self, limits: collections.abc.Sequence[float]) -> list[tuple[float, float]]:
+        """
+        (bytes, seconds): the last one of less memory than a limit, of these or none, takes no more time than any strategy of less memory than that.
+        """
+    @property
+    def least_bytes(self) -> float:
+        ...
 class SearchSpace:
     """
     The strategies of one model on one mesh.
@@ -853,6 +868,10 @@ class SearchSpace:
         """
         Seconds of the host, which a step takes at least; describe/host_time.h.
         """
+    def least_of_parts(self, places: collections.abc.Sequence[int], parts: collections.abc.Sequence[tuple[int, int, int]], *, weightings: int, epsilon: float, memory_limit: float, num_threads: int) -> list[SupportingLines]:
+        """
+        What strategies of parts (first place, last place, number in flight) cost at least, where each node of the graph has a place.
+        """
     def local_call(self, node: SpaceNodeId, config: int, rank: int = 0) -> LocalCall:
         """
         The call that a rank makes in a config; cost/local_call.h.
@@ -890,6 +909,10 @@ class SearchSpace:
     def search_in_flight(self, number: int, options: SearchOptions) -> SearchResult:
         """
         As search, with so many micro-batches in flight, of which the tables were built.
+        """
+    def search_in_flights(self, numbers: collections.abc.Sequence[int], options: SearchOptions) -> SearchResult:
+        """
+        The same with a number of its own for each node of the graph.
         """
     def strategy(self, configs: collections.abc.Sequence[str], edges: collections.abc.Mapping[SpaceEdgeId, str]) -> Strategy:
         """
@@ -983,7 +1006,7 @@ class StageChoice:
         points: (bytes, seconds of a step) by ascending bytes; transfer_s: of one micro-batch at the last cut, and of its gradients.
         """
 class PipelineShape:
-    def __init__(self, *, stages: int, micro_batches: int, end: int, forward_share: float = 0.3333333333333333, memory_step: float = 0.0, pick_limits: collections.abc.Sequence[float] = []) -> None:
+    def __init__(self, *, stages: int, micro_batches: int, end: int, schedule: str = '1f1b', forward_share: float = 0.3333333333333333, memory_step: float = 0.0, pick_limits: collections.abc.Sequence[float] = []) -> None:
         """
         end: the cut where the model ends; memory_step: pipelines within this share of memory stand for each other; pick_limits: bytes at which the result will be picked from.
         """
@@ -1030,9 +1053,9 @@ def longest_useful(least: collections.abc.Sequence[StageChoice], shape: Pipeline
     """
     By choice: how long it may take with less memory than all known strategies, and with at least that of each; pipeline/stage_limits.h.
     """
-def pipeline_step_s(stages: collections.abc.Sequence[StageTime], micro_batches: int) -> float:
+def pipeline_step_s(stages: collections.abc.Sequence[StageTime], micro_batches: int, schedule: str = '1f1b') -> float:
     """
-    Of stages that run one forward and one backward in turn; pipeline/step_time.h.
+    In closed form; pipeline/step_time.h.
     """
 def torch_release() -> str:
     """

@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <string>
 #include <utility>
 
 #include "bindings/bindings.h"
@@ -15,6 +16,13 @@ namespace py = pybind11;
 namespace tensoropt {
 
 namespace {
+
+PipelineSchedule parse_schedule(const std::string& name) {
+  TO_CHECK(name == "1f1b" || name == "gpipe",
+           "schedule = '{}' has no closed form; it may be 1f1b or gpipe", name);
+  return name == "gpipe" ? PipelineSchedule::kGpipe
+                         : PipelineSchedule::kOneForwardOneBackward;
+}
 
 void bind_choices(py::module_& module) {
   py::class_<StageChoice>(module, "StageChoice",
@@ -46,17 +54,19 @@ void bind_shape(py::module_& module) {
   static const PipelineShape defaults;
   py::class_<PipelineShape>(module, "PipelineShape")
       .def(py::init([](int stages, int micro_batches, int end,
-                       double forward_share, double memory_step,
-                       std::vector<double> pick_limits) {
+                       const std::string& schedule, double forward_share,
+                       double memory_step, std::vector<double> pick_limits) {
              return PipelineShape{.stages = stages,
                                   .micro_batches = micro_batches,
+                                  .schedule = parse_schedule(schedule),
                                   .end = end,
                                   .forward_share = forward_share,
                                   .memory_step = memory_step,
                                   .pick_limits = std::move(pick_limits)};
            }),
            py::kw_only(), py::arg("stages"), py::arg("micro_batches"),
-           py::arg("end"), py::arg("forward_share") = defaults.forward_share,
+           py::arg("end"), py::arg("schedule") = "1f1b",
+           py::arg("forward_share") = defaults.forward_share,
            py::arg("memory_step") = defaults.memory_step,
            py::arg("pick_limits") = defaults.pick_limits,
            "end: the cut where the model ends; memory_step: pipelines within "
@@ -108,14 +118,14 @@ void bind_step_time(py::module_& module) {
           py::arg("transfers_s") = 0.0);
   module.def(
       "pipeline_step_s",
-      [](const std::vector<StageTime>& stages, int micro_batches) {
+      [](const std::vector<StageTime>& stages, int micro_batches,
+         const std::string& schedule) {
         TO_CHECK(micro_batches >= 1, "micro_batches = {}: must be >= 1",
                  micro_batches);
-        return step_seconds(stages, micro_batches);
+        return step_seconds(stages, micro_batches, parse_schedule(schedule));
       },
-      py::arg("stages"), py::arg("micro_batches"),
-      "Of stages that run one forward and one backward in turn; "
-      "pipeline/step_time.h.");
+      py::arg("stages"), py::arg("micro_batches"), py::arg("schedule") = "1f1b",
+      "In closed form; pipeline/step_time.h.");
 }
 
 }  // namespace

@@ -97,6 +97,10 @@ LocalCall call_of(const StrategySpace& space, SpaceNodeId node, int config,
                                      at.configs->configs.at(config).uses, rank);
 }
 
+IndexedVector<NodeId, int> by_node(std::vector<int> numbers) {
+  return IndexedVector<NodeId, int>(std::move(numbers));
+}
+
 using BoundSpace = py::class_<SearchSpace, std::shared_ptr<SearchSpace>>;
 
 void bind_strategy(py::module_& module) {
@@ -135,6 +139,28 @@ void bind_strategy(py::module_& module) {
       .def_property_readonly("stats", [](const SearchResult& result) {
         return figures_of(result.stats());
       });
+}
+
+void bind_supporting_lines(py::module_& module) {
+  py::class_<SupportingLines>(
+      module, "SupportingLines",
+      "What strategies cost at least; search/supporting_lines.h.")
+      .def_property_readonly("least_bytes", &SupportingLines::least_bytes)
+      .def("least_seconds", &SupportingLines::least_seconds,
+           py::arg("most_bytes"), "Of a strategy with at most so many bytes.")
+      .def(
+          "steps",
+          [](const SupportingLines& self, const std::vector<double>& limits) {
+            std::vector<std::pair<double, double>> points;
+            for (const Point& point : self.steps(limits)) {
+              points.emplace_back(point.memory, point.time);
+            }
+            return points;
+          },
+          py::arg("limits"),
+          "(bytes, seconds): the last one of less memory than a limit, of "
+          "these or none, takes no more time than any strategy of less memory "
+          "than that.");
 }
 
 void bind_baselines(py::module_& module, BoundSpace& search_space) {
@@ -321,6 +347,7 @@ void bind_space(BoundSpace& search_space) {
 
 void bind_search_space(py::module_& module) {
   bind_strategy(module);
+  bind_supporting_lines(module);
 
   BoundSpace search_space(module, "SearchSpace",
                           "The strategies of one model on one mesh.");
@@ -349,6 +376,36 @@ void bind_search_space(py::module_& module) {
            "As search, with so many micro-batches in flight, of which the "
            "tables "
            "were built.")
+      .def(
+          "search_in_flights",
+          [](SearchSpace& self, std::vector<int> numbers,
+             const SearchOptions& options) {
+            return self.search_in_flights(by_node(std::move(numbers)), options);
+          },
+          py::arg("numbers"), py::arg("options"),
+          py::call_guard<py::gil_scoped_release>(),
+          "The same with a number of its own for each node of the graph.")
+      .def(
+          "least_of_parts",
+          [](SearchSpace& self, std::vector<int> places,
+             const std::vector<std::tuple<int, int, int>>& parts,
+             std::size_t weightings, double epsilon, double memory_limit,
+             int num_threads) {
+            std::vector<SpacePart> asked;
+            for (const auto& [first, last, in_flight] : parts) {
+              asked.push_back({first, last, in_flight});
+            }
+            return self.least_of_parts(by_node(std::move(places)), asked,
+                                       {.most = weightings,
+                                        .epsilon = epsilon,
+                                        .memory_limit = memory_limit,
+                                        .num_threads = num_threads});
+          },
+          py::arg("places"), py::arg("parts"), py::kw_only(),
+          py::arg("weightings"), py::arg("epsilon"), py::arg("memory_limit"),
+          py::arg("num_threads"), py::call_guard<py::gil_scoped_release>(),
+          "What strategies of parts (first place, last place, number in "
+          "flight) cost at least, where each node of the graph has a place.")
       .def("restrict_to", &SearchSpace::restrict_to, py::arg("allowed"),
            "From now on only the configs of each space node that it marks.")
       .def(

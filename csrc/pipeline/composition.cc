@@ -55,7 +55,7 @@ class Composer {
             {choice.first_cut, choice.first_layout},
             {with_stage(
                  stage_time(choice, shape_, choice.points[chosen.point].time),
-                 later, rest, shape_.micro_batches),
+                 later, rest, shape_.micro_batches, shape_.schedule),
              chosen, next});
       };
       if (later == 0) {

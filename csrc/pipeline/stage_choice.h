@@ -29,6 +29,7 @@ struct StageChoice {
 struct PipelineShape {
   int stages = 1;
   int micro_batches = 1;
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   int end = 0;  // the cut where the model ends
   // The share of a stage's time that forwards take.
   double forward_share = 1.0 / 3;

@@ -51,7 +51,9 @@ class StageLabels {
 
  private:
   static bool beats(const Rest& a, const Rest& b) {
-    return a.round_trip <= b.round_trip && a.step <= b.step;
+    return a.round_trip <= b.round_trip && a.step <= b.step &&
+           a.slowest_forward <= b.slowest_forward &&
+           a.slowest_backward <= b.slowest_backward;
   }
 
   std::vector<StageLabel> labels_;

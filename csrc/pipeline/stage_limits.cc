@@ -14,17 +14,18 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kBisections = 40;
 
-// Pipelines of stages that take their least time, with no more memory than a
-// cap.
+// Pipelines of stages that take their least time, with less memory than a cap.
 class LeastPipelines {
  public:
   LeastPipelines(const std::vector<StageChoice>& choices,
                  const PipelineShape& shape, double cap)
       : choices_(choices),
         shape_(shape),
-        cap_(cap),
         before_(shape.stages + 1),
         labels_(shape.stages) {
+    for (const StageChoice& choice : choices) {
+      least_.push_back(least_seconds(choice, cap));
+    }
     find_before();
     for (int stage = shape.stages - 1; stage >= 0; --stage) find_after(stage);
   }
@@ -33,7 +34,7 @@ class LeastPipelines {
   // is in none.
   double longest(int c, double seconds) const {
     const StageChoice& choice = choices_[c];
-    if (!fits(choice)) return 0;
+    if (least_[c] == kInfinity) return 0;
     const auto before = before_[choice.stage].find(first(choice));
     if (before == before_[choice.stage].end()) return 0;
     double found = 0;
@@ -52,8 +53,13 @@ class LeastPipelines {
     return {choice.last_cut, choice.last_layout};
   }
 
-  bool fits(const StageChoice& choice) const {
-    return !choice.points.empty() && choice.points.front().memory <= cap_;
+  // Infinite if all of it has more memory.
+  static double least_seconds(const StageChoice& choice, double cap) {
+    double least = kInfinity;
+    for (const Point& point : choice.points) {
+      if (point.memory < cap) least = point.time;
+    }
+    return least;
   }
 
   int later(const StageChoice& choice) const {
@@ -69,13 +75,14 @@ class LeastPipelines {
       }
     }
     for (int stage = 0; stage < shape_.stages; ++stage) {
-      for (const StageChoice& choice : choices_) {
+      for (std::size_t c = 0; c < choices_.size(); ++c) {
+        const StageChoice& choice = choices_[c];
         const auto start = before_[stage].find(first(choice));
-        if (choice.stage != stage || !fits(choice) ||
+        if (choice.stage != stage || least_[c] == kInfinity ||
             start == before_[stage].end()) {
           continue;
         }
-        const double both = choice.points.front().time / shape_.micro_batches;
+        const double both = least_[c] / shape_.micro_batches;
         const double there = start->second + both + choice.transfer_seconds;
         double& least = before_[stage + 1]
                             .try_emplace(last(choice), kInfinity)
@@ -86,15 +93,16 @@ class LeastPipelines {
   }
 
   void find_after(int stage) {
-    for (const StageChoice& choice : choices_) {
-      if (choice.stage != stage || !fits(choice)) continue;
-      const StageTime time =
-          stage_time(choice, shape_, choice.points.front().time);
+    for (std::size_t c = 0; c < choices_.size(); ++c) {
+      const StageChoice& choice = choices_[c];
+      if (choice.stage != stage || least_[c] == kInfinity) continue;
+      const StageTime time = stage_time(choice, shape_, least_[c]);
       for (const Rest& rest : after(choice)) {
-        labels_[stage].add(first(choice), {with_stage(time, later(choice), rest,
-                                                      shape_.micro_batches),
-                                           {},
-                                           -1});
+        labels_[stage].add(first(choice),
+                           {with_stage(time, later(choice), rest,
+                                       shape_.micro_batches, shape_.schedule),
+                            {},
+                            -1});
       }
     }
   }
@@ -117,8 +125,9 @@ class LeastPipelines {
     if (seconds == kInfinity) return kInfinity;
     const auto takes_longer = [&](double alone) {
       const StageTime time = stage_time(choice, shape_, alone);
-      return with_stage(time, later(choice), rest, shape_.micro_batches).step >
-             seconds;
+      return with_stage(time, later(choice), rest, shape_.micro_batches,
+                        shape_.schedule)
+                 .step > seconds;
     };
     if (seconds <= 0 || takes_longer(0)) return 0;
     double within = 0;
@@ -132,7 +141,7 @@ class LeastPipelines {
 
   const std::vector<StageChoice>& choices_;
   const PipelineShape& shape_;
-  const double cap_;
+  std::vector<double> least_;  // by choice
   std::vector<std::map<StageLabels::Place, double>> before_;
   std::vector<StageLabels> labels_;
 };

@@ -1,7 +1,8 @@
 // What of the frontiers of stages may matter beside strategies that are known,
 // before these frontiers are searched.
 //
-//   // Each with one point: its least memory, and its least time.
+//   // Of less memory than a limit a strategy takes at least the time of the
+//   // last point of less memory than that (search/supporting_lines.h).
 //   const std::vector<std::vector<double>> longest =
 //       longest_useful(least, shape, known);
 //   longest[c][0];      // of choice c: with less memory than all that is known
@@ -22,8 +23,8 @@
 namespace tensoropt {
 
 // By choice; seconds of a step, 0 where the stage is of no use. Choices have
-// one point, or none if they are no stage; `known` has none beaten, by
-// ascending memory. Throws UserError for choices or a shape that cannot be.
+// no points if they are no stage; `known` has none beaten, by ascending
+// memory. Throws UserError for choices or a shape that cannot be.
 std::vector<std::vector<double>> longest_useful(
     const std::vector<StageChoice>& least, const PipelineShape& shape,
     const std::vector<Point>& known);

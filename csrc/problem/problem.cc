@@ -165,4 +165,25 @@ Problem restrict(const Problem& problem,
   return result;
 }
 
+Problem part_of(const Problem& problem, const std::vector<bool>& nodes) {
+  TO_CHECK(nodes.size() == problem.nodes.size(),
+           "part_of: a mask of {} for {} nodes", nodes.size(),
+           problem.nodes.size());
+  Problem part;
+  std::vector<int> number(nodes.size(), -1);
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (!nodes[n]) continue;
+    number[n] = static_cast<int>(part.nodes.size());
+    part.nodes.push_back(problem.nodes[n]);
+  }
+  for (const Problem::Edge& edge : problem.edges) {
+    const int source = number[edge.source];
+    const int target = number[edge.target];
+    if (source >= 0 && target >= 0) {
+      part.edges.push_back({source, target, edge.table});
+    }
+  }
+  return part;
+}
+
 }  // namespace tensoropt

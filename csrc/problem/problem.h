@@ -135,4 +135,7 @@ void validate(const Problem& problem);
 Problem restrict(const Problem& problem,
                  const std::vector<std::vector<bool>>& allowed);
 
+// Only these nodes, and the edges between them.
+Problem part_of(const Problem& problem, const std::vector<bool>& nodes);
+
 }  // namespace tensoropt

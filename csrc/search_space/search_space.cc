@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/workers.h"
 #include "problem/propagation.h"
 #include "space/space_problem.h"
 
@@ -84,19 +85,95 @@ void SearchSpace::build_in_flight(const std::vector<int>& numbers,
   }
 }
 
+const Problem& SearchSpace::problem_in_flight(int number) {
+  const std::lock_guard lock(problem_mutex_);
+  const auto found = in_flight_.find(number);
+  TO_CHECK(found != in_flight_.end(),
+           "{} micro-batches in flight: build_in_flight was not called for "
+           "that",
+           number);
+  return found->second;
+}
+
 SearchResult SearchSpace::search_in_flight(int number,
                                            const SearchOptions& options) {
-  const Problem* problem = nullptr;
-  {
-    const std::lock_guard lock(problem_mutex_);
-    const auto found = in_flight_.find(number);
-    TO_CHECK(found != in_flight_.end(),
-             "{} micro-batches in flight: build_in_flight was not called for "
-             "that",
-             number);
-    problem = &found->second;
+  return tensoropt::search(problem_in_flight(number), options);
+}
+
+// Of a relay the one whose value it passes on.
+NodeId SearchSpace::graph_node_of(const SpaceNode& node) const {
+  return node.kind == SpaceNodeKind::kRelay
+             ? space_.graph().value(node.value).producer
+             : node.node;
+}
+
+bool SearchSpace::is_shared_source(SpaceNodeId node) const {
+  const SpaceNode& at = space_.nodes()[node];
+  return at.kind == SpaceNodeKind::kRelay &&
+         graph_->node(graph_node_of(at)).kind != NodeKind::kOp;
+}
+
+SearchResult SearchSpace::search_in_flights(
+    const IndexedVector<NodeId, int>& numbers, const SearchOptions& options) {
+  TO_CHECK(numbers.size() == graph_->nodes().size(),
+           "{} numbers in flight for {} nodes", numbers.size(),
+           graph_->nodes().size());
+  const auto problem_at = [&](SpaceNodeId node) -> const Problem& {
+    return problem_in_flight(numbers[graph_node_of(space_.nodes()[node])]);
+  };
+  Problem mixed;
+  for (std::size_t n = 0; n < space_.nodes().size(); ++n) {
+    mixed.nodes.push_back(problem_at(SpaceNodeId(n)).nodes[n]);
   }
-  return tensoropt::search(*problem, options);
+  // What an edge keeps, its target uses.
+  for (std::size_t e = 0; e < space_.edges().size(); ++e) {
+    const SpaceEdge& edge = space_.edges()[e];
+    if (is_shared_source(edge.source) || is_shared_source(edge.target)) {
+      continue;
+    }
+    mixed.edges.push_back(problem_at(edge.target).edges[e]);
+  }
+  return tensoropt::search(mixed, options);
+}
+
+std::vector<bool> SearchSpace::nodes_of(
+    const IndexedVector<NodeId, int>& places, const SpacePart& part) const {
+  const std::vector<SpaceNode>& nodes = space_.nodes();
+  std::vector<bool> found(nodes.size(), false);
+  const auto is_source = [&](SpaceNodeId node) {
+    return graph_->node(graph_node_of(nodes[node])).kind != NodeKind::kOp;
+  };
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    if (nodes[n].kind == SpaceNodeKind::kOutput || is_source(SpaceNodeId(n))) {
+      continue;
+    }
+    const int place = places[graph_node_of(nodes[n])];
+    found[n] = part.first <= place && place < part.last;
+  }
+  for (const SpaceEdge& edge : space_.edges()) {
+    if (found[edge.target] && is_source(edge.source)) {
+      found[space_.node_of(graph_node_of(nodes[edge.source]))] = true;
+    }
+  }
+  return found;
+}
+
+std::vector<SupportingLines> SearchSpace::least_of_parts(
+    const IndexedVector<NodeId, int>& places,
+    const std::vector<SpacePart>& parts,
+    const SupportingLinesOptions& options) {
+  TO_CHECK(places.size() == graph_->nodes().size(), "{} places for {} nodes",
+           places.size(), graph_->nodes().size());
+  std::vector<SupportingLines> found(parts.size());
+  Workers workers(options.num_threads);
+  workers.run(static_cast<int>(parts.size()), [&](int i) {
+    SupportingLinesOptions own = options;
+    own.num_threads = 1;
+    found[i] = supporting_lines(part_of(problem_in_flight(parts[i].in_flight),
+                                        nodes_of(places, parts[i])),
+                                own);
+  });
+  return found;
 }
 
 Baselines& SearchSpace::baselines(int num_threads) {

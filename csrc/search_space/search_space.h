@@ -16,6 +16,7 @@
 #include "describe/host_time.h"
 #include "describe/strategy_names.h"
 #include "search/frontier_tracking.h"
+#include "search/supporting_lines.h"
 #include "space/space.h"
 
 namespace tensoropt {
@@ -29,6 +30,14 @@ struct SpaceSetup {
   std::vector<OpSample> operators;  // measured ones
   RuntimeOverheads overheads;
   StepShape step = {};  // the graph is that of one of its micro-batches
+};
+
+// What is made from one place of a graph up to another one, with so many
+// micro-batches in flight.
+struct SpacePart {
+  int first = 0;
+  int last = 0;
+  int in_flight = 1;
 };
 
 // Owns everything that a strategy space refers to. May be used by several
@@ -70,6 +79,19 @@ class SearchSpace {
   void build_in_flight(const std::vector<int>& numbers, int num_threads);
   // Of a number whose tables were built.
   SearchResult search_in_flight(int number, const SearchOptions& options);
+  // What the parts of a model that is cut somewhere cost at least together: as
+  // search, with a number in flight of its own for each node of the graph.
+  // Parameters of several uses cost their memory; their edges cost nothing, as
+  // each part may have a copy for itself.
+  SearchResult search_in_flights(const IndexedVector<NodeId, int>& numbers,
+                                 const SearchOptions& options);
+  // The least that strategies of parts cost. Nodes of the graph have places;
+  // a part has the operators at its places, and the sources that these use.
+  // What joins it to the rest costs nothing.
+  std::vector<SupportingLines> least_of_parts(
+      const IndexedVector<NodeId, int>& places,
+      const std::vector<SpacePart>& parts,
+      const SupportingLinesOptions& options);
 
   Baselines& baselines(int num_threads);
 
@@ -79,6 +101,13 @@ class SearchSpace {
   BaselineResult told(const BaselineResult& result) const;
 
  private:
+  const Problem& problem_in_flight(int number);
+  NodeId graph_node_of(const SpaceNode& node) const;
+  // Whether it is the relay of a source with several uses.
+  bool is_shared_source(SpaceNodeId node) const;
+  std::vector<bool> nodes_of(const IndexedVector<NodeId, int>& places,
+                             const SpacePart& part) const;
+
   const std::shared_ptr<const Graph> graph_;
   const std::shared_ptr<const Registry> registry_;
   const SpaceSetup setup_;

@@ -274,14 +274,11 @@ def alike_left_out(schedule: StageSchedule) -> StageSchedule:
 
 
 def in_flight(
-    name: ScheduleName, stage: int, stages: int, micro_batches: int, chunks: int = 1
+    name: ScheduleName, part: int, stages: int, micro_batches: int, chunks: int = 1
 ) -> int:
-    """How many forwards of chunks wait for their backward in a stage, at most."""
-    if name == "gpipe":
-        return micro_batches
-    if name == "1f1b":
-        return min(micro_batches, stages - stage)
-    return schedules_of(name, stages, micro_batches, chunks)[stage].in_flight
+    """How many micro-batches wait for their backward in a part of the graph, at most."""
+    chunk, stage = divmod(part, stages)
+    return schedules_of(name, stages, micro_batches, chunks)[stage].in_flight_of(chunk)
 
 
 def _check(stages: int, micro_batches: int, chunks: int = 1) -> None:

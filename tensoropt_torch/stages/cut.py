@@ -114,15 +114,20 @@ def cut_graph(captured: CapturedModel, cuts: Sequence[int]) -> list[StageGraph]:
     return [cutter.stage(number) for number in range(len(cuts) + 1)]
 
 
-def cut_stage(captured: CapturedModel, cuts: Sequence[int], number: int) -> StageGraph:
-    """The one of this number of ``cut_graph``; the others are not written."""
-    return _Cutter(captured, cuts).stage(number)
+def cut_stage(
+    captured: CapturedModel, cuts: Sequence[int], number: int, roles: Roles | None = None
+) -> StageGraph:
+    """The one of this number of ``cut_graph``; the others are not written. ``roles`` of the nodes
+    of the graph, if they are known."""
+    return _Cutter(captured, cuts, roles).stage(number)
 
 
 class _Cutter:
     """Which stage has what."""
 
-    def __init__(self, captured: CapturedModel, cuts: Sequence[int]) -> None:
+    def __init__(
+        self, captured: CapturedModel, cuts: Sequence[int], roles: Roles | None = None
+    ) -> None:
         self._captured = captured
         self._cuts = tuple(cuts)
         self._num_stages = len(cuts) + 1
@@ -131,7 +136,7 @@ class _Cutter:
         loss = loss_node(captured)
         _check(captured, loss, cuts)
         self._loss = -1 if loss is None else self._outputs.index(loss)
-        self.roles = Roles(captured, loss)
+        self.roles = roles or Roles(captured, loss)
         self._stages = self._assigned()
         self._last_use = self._last_uses()
         self._output_stages = [self._output_stage(value) for value in self._outputs]

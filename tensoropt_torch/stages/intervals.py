@@ -14,7 +14,7 @@ from torch import fx
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.space.rows import loss_node
 from tensoropt_torch.stages.places import crossing_bytes, module_of, work_of
-from tensoropt_torch.stages.roles import Roles, tensors_of
+from tensoropt_torch.stages.roles import Roles, changed_by, tensors_of
 
 CUTS_PER_STAGE = 5
 # A stage may have so much of its even share of the work.
@@ -37,13 +37,18 @@ class Interval:
 
 
 class Intervals:
-    """Those of one graph with its loss."""
+    """Those of one graph with its loss.
+
+    Attributes:
+        roles: of the nodes of the graph.
+    """
 
     def __init__(self, captured: CapturedModel) -> None:
-        self._roles = Roles(captured, loss_node(captured))
-        self._calls = self._roles.calls
+        self._captured = captured
+        self.roles = Roles(captured, loss_node(captured))
+        self._calls = self.roles.calls
         self._numbers = {node: number for number, node in enumerate(self._calls)}
-        self._bytes = crossing_bytes(self._roles)
+        self._bytes = crossing_bytes(self.roles)
         self._work = [0.0, *itertools.accumulate(work_of(node) for node in self._calls)]
         self._kinds = {source.placeholder: source.kind for source in captured.sources}
         trained = {s.placeholder for s in captured.parameters if _is_trained(s.placeholder)}
@@ -75,6 +80,17 @@ class Intervals:
             ]
             for stage in range(stages)
         ]
+
+    def places(self) -> list[int]:
+        """By node of the lowered graph: the number of its call; -1 of what is no call, and of those
+        that need not be in the stage that has the calls around them."""
+        lowering = self._captured.lowering
+        moving = self.roles.again | self.roles.before_batch
+        places = [-1] * lowering.graph.num_nodes()
+        for number, node in enumerate(self._calls):
+            if node in lowering.nodes and node not in moving and not changed_by(node):
+                places[int(lowering.nodes[node])] = number
+        return places
 
     def _may_be(self, first: int, last: int, stages: int) -> bool:
         """Whether a stage may have the calls between."""
@@ -123,7 +139,7 @@ class Intervals:
 
     def _last(self, node: fx.Node) -> int:
         """The number of the last call that uses what a call gives, unless it is made again."""
-        if node in self._roles.again:
+        if node in self.roles.again:
             return -1
         return max(
             (self._numbers[user] for user in node.users if user in self._numbers), default=-1
@@ -141,7 +157,7 @@ class Intervals:
     def _operand(self, number: int, operand: fx.Node) -> Hashable:
         if operand in self._kinds:
             return (self._kinds[operand], _shape(operand))
-        if operand in self._roles.again:
+        if operand in self.roles.again:
             return ("made again", _shape(operand))
         return number - self._numbers[operand]
 

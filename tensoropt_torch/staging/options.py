@@ -9,7 +9,7 @@ from typing import get_args
 from tensoropt_torch.checks import check_whole
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import CapturedModel
-from tensoropt_torch.program.stage_schedules import ScheduleName, schedules_of
+from tensoropt_torch.program.stage_schedules import ScheduleName, in_flight
 from tensoropt_torch.stages import Cut, cut_points, even_cuts
 
 Stages = int | Sequence[str | Cut] | tuple[int, ...]
@@ -76,6 +76,4 @@ class StageOptions:
 
     def in_flight(self, part: int) -> int:
         """How many micro-batches wait in a part for their backward, at most."""
-        chunk, stage = divmod(part, self.num_stages)
-        of_stages = schedules_of(self.schedule, self.num_stages, self.micro_batches, self.chunks)
-        return of_stages[stage].in_flight_of(chunk)
+        return in_flight(self.schedule, part, self.num_stages, self.micro_batches, self.chunks)

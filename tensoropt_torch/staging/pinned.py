@@ -10,7 +10,7 @@ from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.plan import StagedPlan, StagePlan
 from tensoropt_torch.planner.pinned import find_pinned
-from tensoropt_torch.program.stage_schedules import schedules_of
+from tensoropt_torch.program.stage_schedules import in_flight
 from tensoropt_torch.stages import cut_graph, owned_cuts
 
 
@@ -43,11 +43,9 @@ def find_pinned_stages(
     parts = []
     draws = 0
     for number, graph in enumerate(cut_graph(captured, cuts)):
-        chunk, stage = divmod(number, plan.stages)
         flight = 1
         if captured.context.gradients:
-            schedules = schedules_of(plan.schedule, plan.stages, count, plan.chunks)
-            flight = schedules[stage].in_flight_of(chunk)
+            flight = in_flight(plan.schedule, number, plan.stages, count, plan.chunks)
         own = plan.parts[number].plan
         own = replace(own, settings=replace(own.settings, in_flight=flight))
         names = {source.names[0] for source in graph.captured.sources}

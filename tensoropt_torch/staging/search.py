@@ -22,8 +22,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
 
 import torch
 
@@ -34,19 +34,21 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Guarantee, Settings
-from tensoropt_torch.planner.candidates import ONLY_THE_ENDS
 from tensoropt_torch.planner.points import thinned_indices
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.searched import Points, weakest
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.program.stage_schedules import in_flight
+from tensoropt_torch.program.stage_schedules import in_flight, schedules_of
+from tensoropt_torch.program.stage_times import StageTimes, timeline
 from tensoropt_torch.progress import progress
 from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.stages import StageGraph, cut_stage
 from tensoropt_torch.stages.intervals import Interval, Intervals
+from tensoropt_torch.staging.bounds import StageBounds, is_matched, least_step
 from tensoropt_torch.staging.options import StageOptions
 from tensoropt_torch.staging.parts import of_part, settings_of_part
 from tensoropt_torch.staging.step_times import transfer_s
+from tensoropt_torch.staging.uses import Use, in_pipelines
 from tensoropt_torch.telling.timeline import FORWARD_SHARE
 from tensoropt_torch.units import format_bytes
 
@@ -59,7 +61,7 @@ MOST_KNOWN = 48
 
 @dataclass(frozen=True)
 class FoundPipeline:
-    """A point: memory of the worst device (bytes) and seconds of a step, in closed form.
+    """A point: memory of the worst device (bytes) and seconds of a step, as it is simulated.
 
     Attributes:
         stages, micro_batches: how many.
@@ -147,6 +149,7 @@ def pipelines(
             united: what one of them stands for is not looked for.
     """
     numbers = [n for n in doubled(wanted.max_stages) if count % n == 0]
+    graphs = {graph.micro_batches: graph for graph in task.in_micro_batches}
     found: list[FoundPipeline] = []
     beside = list(known)
     guarantees: list[Guarantee] = []
@@ -154,7 +157,9 @@ def pipelines(
         # Most micro-batches wait least: what they give rules out most of the others.
         for micro_batches in sorted(wanted.micro_batches, reverse=True):
             try:
-                captured = micro_batched(task.captured, micro_batches, task.whole_inputs)
+                captured = graphs.get(micro_batches) or micro_batched(
+                    task.captured, micro_batches, task.whole_inputs
+                )
             except TensorOptError as error:
                 log.info("no stages with %d micro-batches: %s", micro_batches, error)
                 continue
@@ -186,15 +191,15 @@ class MicroBatchGraph:
         limits = {limit for limit in (*pick_limits, memory_limit) if math.isfinite(limit)}
         self._pick_limits = sorted(limits)
         self._found: list[Guarantee] = []
+        self._longer = 1.0
         self._micro_batches = captured.micro_batches
         self.intervals = Intervals(captured)
 
     def pipelines(self, stages: int, known: Points = ()) -> list[FoundPipeline]:
         """Of so many stages, but for what a known strategy stands for."""
-        if not self._may_pay(stages, known):
+        offered = self.offered(stages)
+        if not offered:
             return []
-        of_stages = self.intervals.of_stages(stages)
-        offered = [(stage, one) for stage, several in enumerate(of_stages) for one in several]
         shape = _C.PipelineShape(
             stages=stages,
             micro_batches=self._micro_batches,
@@ -203,44 +208,116 @@ class MicroBatchGraph:
             memory_step=MEMORY_STEP,
             pick_limits=self._pick_limits,
         )
-        found = _C.compose_pipelines(self._choices(offered, stages, shape, known), shape)
-        return [
-            FoundPipeline(
-                pipeline.memory_bytes,
-                pipeline.time_s,
-                stages,
-                self._micro_batches,
-                tuple(offered[stage.choice][1].last for stage in pipeline.stages[:-1]),
-            )
-            for pipeline in found
-            if pipeline.memory_bytes <= self._limit
+        frontiers = self._frontiers(offered, stages, shape, known)
+        choices = [
+            self._choice(*at, stages, points) for at, points in zip(offered, frontiers, strict=True)
         ]
+        found = []
+        for composed in _C.compose_pipelines(choices, shape):
+            if composed.memory_bytes > self._limit:
+                continue
+            chosen = [offered[stage.choice][1] for stage in composed.stages]
+            seconds = [frontiers[stage.choice][stage.point][1] for stage in composed.stages]
+            step_s = self._simulated_s(chosen, seconds)
+            self._longer = max(self._longer, step_s / composed.time_s)
+            cuts = tuple(interval.last for interval in chosen[:-1])
+            memory = composed.memory_bytes
+            found.append(FoundPipeline(memory, step_s, stages, self._micro_batches, cuts))
+        return found
 
-    def _choices(
+    def _simulated_s(self, chosen: Sequence[Interval], seconds: Sequence[float]) -> float:
+        """Of a step of stages that take so long for all micro-batches."""
+        stages = len(chosen)
+        both = [time / self._micro_batches for time in seconds]
+        sent = tuple(self.transfer_s(one.sent_bytes, stages) / 2 for one in chosen[:-1])
+        times = StageTimes(
+            tuple(FORWARD_SHARE * time for time in both),
+            tuple((1 - FORWARD_SHARE) * time for time in both),
+            sent,
+            sent,
+        )
+        return timeline(schedules_of("1f1b", stages, self._micro_batches), times).step_s
+
+    def offered(self, stages: int) -> list[tuple[int, Interval]]:
+        """Which each of so many stages may be; none if some cannot be any."""
+        of_stages = self.intervals.of_stages(stages)
+        if not all(of_stages):
+            return []
+        return [(stage, one) for stage, several in enumerate(of_stages) for one in several]
+
+    def bounds(self, stages: int, offered: Sequence[tuple[int, Interval]]) -> StageBounds:
+        """What these cost at least."""
+        settings = self._settings(self._captured, self._count // stages)
+        return StageBounds(
+            make_space(self._captured, settings),
+            self.search,
+            self.intervals.places(),
+            offered,
+            lambda stage: self.flight(stage, stages),
+        )
+
+    def _frontiers(
         self,
         offered: Sequence[tuple[int, Interval]],
         stages: int,
         shape: _C.PipelineShape,
         known: Points,
-    ) -> list[_C.StageChoice]:
-        """With the frontiers of the intervals, as far as they matter beside what is known."""
+    ) -> list[Points]:
+        """Those of the intervals, as far as they matter beside what is known."""
         spaces = _StageSpaces(self, stages, offered)
-        least = [self._choice(*at, stages, spaces.ends(*at)) for at in offered]
-        few = [known[index] for index in thinned_indices(len(known), MOST_KNOWN)] if known else []
-        longest = _C.longest_useful(least, shape, few)
+        if not known:
+            uses = [Use.any() for _ in offered]
+        else:
+            bounds = self.bounds(stages, offered)
+            if not self._may_pay(bounds, offered, stages, known):
+                return [[] for _ in offered]
+            uses = self._uses(bounds, spaces, offered, stages, shape, known)
+        return [spaces.frontier(*at, use) for at, use in zip(offered, uses, strict=True)]
+
+    def _may_pay(
+        self,
+        bounds: StageBounds,
+        offered: Sequence[tuple[int, Interval]],
+        stages: int,
+        known: Points,
+    ) -> bool:
+        """Whether some pipeline may beat what is known. Its stages together have at most its
+        memory times their number, and take at most the time that a step of equal stages leaves
+        them. What a stage receives is kept by the one before, so it is no part of its memory,
+        but of that of the whole graph."""
+        longer = stages * self._micro_batches / least_step(stages, self._micro_batches)
+        received = sum(
+            self.flight(stage + 1, stages)
+            * max(self._share(one.sent_bytes, stages) for at, one in offered if at == stage)
+            for stage in range(stages - 1)
+        )
+        whole = [(memory * stages + received, time * longer) for memory, time in known]
+        return bounds.beats(whole, self._limit * stages + received)
+
+    def _uses(
+        self,
+        bounds: StageBounds,
+        spaces: _StageSpaces,
+        offered: Sequence[tuple[int, Interval]],
+        stages: int,
+        shape: _C.PipelineShape,
+        known: Points,
+    ) -> list[Use]:
+        """What of each interval's frontier may be of use beside what is known."""
+        few = [known[index] for index in thinned_indices(len(known), MOST_KNOWN)]
+        memories = [memory for memory, _ in few]
+        lines = bounds.least(self._limit)
+        steps = [lines[spaces.key(*at)].steps(memories) for at in offered]
+        least = [self._choice(*at, stages, own) for at, own in zip(offered, steps, strict=True)]
         of_alike: dict[Hashable, list[float]] = {}
-        for (stage, one), own in zip(offered, longest, strict=True):
-            key = spaces.key(stage, one)
+        for at, own in zip(offered, _C.longest_useful(least, shape, few), strict=True):
+            key = spaces.key(*at)
             of_alike[key] = [max(pair) for pair in zip(own, of_alike.get(key, own), strict=True)]
-        memories = (0.0, *(memory for memory, _ in few))
-        others = {
-            key: [at for at in zip(memories, own, strict=True) if math.isfinite(at[1])]
-            for key, own in of_alike.items()
-        }
-        return [
-            self._choice(*at, stages, spaces.frontier(*at, others[spaces.key(*at)]))
-            for at in offered
+        uses = [
+            Use.of(own, [0.0, *memories], of_alike[spaces.key(*at)], 1 + self._epsilon)
+            for at, own in zip(offered, steps, strict=True)
         ]
+        return in_pipelines(offered, uses, stages)
 
     def _choice(
         self, stage: int, interval: Interval, stages: int, points: Points
@@ -252,20 +329,6 @@ class MicroBatchGraph:
             transfer_s=self.transfer_s(interval.sent_bytes, stages),
             points=list(points),
         )
-
-    def _may_pay(self, stages: int, known: Points) -> bool:
-        """Whether some pipeline may beat what is known. The strategies of all stages are
-        together one of the whole graph on the devices of a stage, which costs no more than they
-        do: what it takes of an S-th of its memory, and of its time with the waits of S equal
-        stages, is less than any pipeline takes."""
-        if not known:
-            return True
-        settings = self._settings(self._captured, self._count // stages)
-        space = make_space(self._captured, settings)
-        longer = stages * self._micro_batches / least_step(stages, self._micro_batches)
-        whole = [(memory * stages, time * longer) for memory, time in known]
-        found = self._task.search.run(space, self._limit * stages, others=whole).points
-        return any(not _is_matched(point, whole) for point in found)
 
     def stage_space(self, stages: int, interval: Interval) -> _C.SearchSpace:
         """Of what lies between two cuts.
@@ -292,8 +355,10 @@ class MicroBatchGraph:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What holds for all that was found."""
-        return weakest([Guarantee(epsilon=self._epsilon), *self._found])
+        """What holds for all that was found. What is composed by the closed form, which is no
+        longer than a step, takes longer by some share when it is simulated."""
+        epsilon = (1 + self._epsilon) * self._longer - 1
+        return weakest([Guarantee(epsilon=epsilon), *self._found])
 
     @property
     def _epsilon(self) -> float:
@@ -307,13 +372,13 @@ class MicroBatchGraph:
 
     def flight(self, stage: int, stages: int) -> int:
         """How many micro-batches are in flight in a stage."""
-        return in_flight("1f1b", stage, stages, self._micro_batches)
+        return _flights(stages, self._micro_batches)[stage]
 
     def _stage_graph(self, interval: Interval) -> StageGraph:
         calls = self._captured.num_calls
         cuts = [cut for cut in (interval.first, interval.last) if 0 < cut < calls]
         number = 1 if interval.first > 0 else 0
-        return cut_stage(self._captured, cuts, number)
+        return cut_stage(self._captured, cuts, number, self.intervals.roles)
 
     def _settings(self, captured: CapturedModel, devices: int) -> Settings:
         dims = self._row_dims(captured, devices)
@@ -335,10 +400,14 @@ class MicroBatchGraph:
 
     def transfer_s(self, sent_bytes: int, stages: int) -> float:
         """Of what a device sends to the next stage, and of the gradients that it gets back."""
+        share = self._share(sent_bytes, stages)
+        return 2 * transfer_s(self._task.cluster, self._count // stages, share)
+
+    def _share(self, sent_bytes: int, stages: int) -> float:
+        """What one device has of what crosses a cut."""
         devices = self._count // stages
         rows = self._rows
-        share = devices if rows and rows % devices == 0 else 1
-        return 2 * transfer_s(self._task.cluster, devices, sent_bytes / share)
+        return sent_bytes / (devices if rows and rows % devices == 0 else 1)
 
 
 class _StageSpaces:
@@ -354,39 +423,22 @@ class _StageSpaces:
         for stage, interval in offered:
             self._flights[interval.alike].add(graph.flight(stage, stages))
         self._spaces: dict[Hashable, _C.SearchSpace | None] = {}
-        self._ends: dict[Hashable, Points] = {}
         self._frontiers: dict[Hashable, Points] = {}
 
     def key(self, stage: int, interval: Interval) -> Hashable:
         """Equal for stages of one frontier."""
         return self._graph.flight(stage, self._stages), interval.alike
 
-    def ends(self, stage: int, interval: Interval) -> Points:
-        """The least memory and the least time, as one point; none where there is no stage."""
-        key = self.key(stage, interval)
-        if key not in self._ends:
-            search = replace(self._graph.search, epsilon=ONLY_THE_ENDS)
-            found = self._searched(stage, interval, search.options())
-            self._ends[key] = [(found[0][0], found[-1][1])] if found else []
-        return self._ends[key]
-
-    def frontier(self, stage: int, interval: Interval, others: Points) -> Points:
-        """What improves on the others, in bytes and seconds."""
+    def frontier(self, stage: int, interval: Interval, use: Use) -> Points:
+        """What is of use of it, in bytes and seconds. What is known is no part of the search:
+        products are a dozen times as many with points among them that are not near its own."""
+        if use.limit == 0:
+            return []
         key = self.key(stage, interval)
         if key not in self._frontiers:
-            least = self._ends[key]
-            useful = least and not _is_matched(least[0], others)
-            found = self._beside(stage, interval, others) if useful else []
-            self._frontiers[key] = [point for point in found if not _is_matched(point, others)]
+            found = self._searched(stage, interval, self._graph.options(use.limit))
+            self._frontiers[key] = [point for point in found if not is_matched(point, use.others)]
         return self._frontiers[key]
-
-    def _beside(self, stage: int, interval: Interval, others: Points) -> Points:
-        """Up to the memory from which on no strategy is short enough. Others of less memory are no
-        part of the search: its products are a dozen times as many with points among them that
-        are not near its own."""
-        least_s = self._ends[self.key(stage, interval)][0][1]
-        limit = min((memory for memory, time in others if time < least_s), default=math.inf)
-        return self._searched(stage, interval, self._graph.options(limit))
 
     def _searched(self, stage: int, interval: Interval, options: _C.SearchOptions) -> Points:
         try:
@@ -407,16 +459,9 @@ class _StageSpaces:
         return self._spaces[interval.alike]
 
 
-def least_step(stages: int, micro_batches: int) -> float:
-    """The least that a step in closed form takes, in times of an average stage for one
-    micro-batch, if forwards take a third: stages that differ may hide a part of the waits of
-    equal ones (``tests/stages/test_closed_form.py``)."""
-    fewer, more = sorted((stages - 1, micro_batches - 1))
-    return 1 + more + 2 / 3 * fewer
-
-
-def _is_matched(point: tuple[float, float], others: Points) -> bool:
-    return any(point[0] >= memory and point[1] >= time for memory, time in others)
+@cache
+def _flights(stages: int, micro_batches: int) -> tuple[int, ...]:
+    return tuple(in_flight("1f1b", stage, stages, micro_batches) for stage in range(stages))
 
 
 def _dim_of(value: object, rows: int) -> int | None:

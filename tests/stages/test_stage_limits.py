@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from tensoropt_torch import _C, TensorOptError
-from tensoropt_torch.staging.search import least_step
+from tensoropt_torch.staging.bounds import least_step
 
 Points = list[tuple[float, float]]
 

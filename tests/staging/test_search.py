@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tensoropt_torch import _C, Example, TensorOptError, find_stages, load_cluster
+from tensoropt_torch import Example, TensorOptError, find_stages, load_cluster
 from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import StagedPlan
@@ -36,19 +36,14 @@ def task_of(name: str) -> PlanningTask:
 
 
 def costs(task: PlanningTask, plan: StagedPlan) -> tuple[float, float]:
-    """Memory of the worst part, and the step in closed form."""
+    """Memory of the worst part, and the simulated step."""
     micro = micro_batched(task.captured, plan.micro_batches)
     graph = MicroBatchGraph(task, DEVICES, micro)
-    times = []
-    for number, part in enumerate(plan.parts):
-        both = part.plan.time_s / plan.micro_batches
-        sent = 0.0
-        if number < len(plan.cuts):
-            cut_bytes = graph.intervals._bytes[plan.cuts[number]]
-            sent = graph.transfer_s(cut_bytes, plan.stages)
-        times.append(_C.StageTime(both / 3, both * 2 / 3, sent))
+    ends = (0, *plan.cuts, micro.num_calls)
+    chosen = [graph.intervals._interval(*pair) for pair in itertools.pairwise(ends)]
+    seconds = [part.plan.time_s for part in plan.parts]
     worst = max(part.plan.memory_bytes for part in plan.parts)
-    return worst, float(_C.pipeline_step_s(times, plan.micro_batches))
+    return worst, graph._simulated_s(chosen, seconds)
 
 
 def stands_for(found: FoundPipeline, memory: float, time: float) -> bool:

@@ -85,9 +85,21 @@ TEST(StepTime, GrowsWithEveryTimeAndInProportionToAll) {
 }
 
 TEST(StepTime, TransfersCostNothingButAtBothEndsIfTheyHideBehindManyInFlight) {
-  const std::vector<StageTime> stages = {{1, 2, 0.1}, {1, 2, 0}};
-  // Two are in flight, so that the way of 6.1 is not hidden by 2 x 3.
-  EXPECT_NEAR(step_seconds(stages, 8), 3 * 9 + 2 * 0.1 + 6 * 0.05, 1e-12);
+  const std::vector<StageTime> stages = {{1.5, 3, 0.1}, {1, 2, 0}};
+  // Two are in flight, and the way of 7.6 is hidden by 2 x 4.5.
+  EXPECT_NEAR(step_seconds(stages, 8), 4.5 * 8 + 3.1 - 1.5 + 0.1, 1e-12);
+}
+
+TEST(StepTime, RoundTripsThatAreNotHiddenFollowEachOther) {
+  const std::vector<StageTime> stages = {{1, 2, 4}, {1, 2, 0}};
+  // Of micro-batches 0, 3, 5 and 7, say.
+  EXPECT_NEAR(step_seconds(stages, 8), 4 * (3 + 7) + 3, 1e-12);
+}
+
+TEST(StepTime, OfGpipeIsTheWayAndWhatTheSlowestStagesTake) {
+  const std::vector<StageTime> stages = {{1, 2, 0.5}, {2, 3, 0.5}, {1, 4, 0}};
+  EXPECT_NEAR(step_seconds(stages, 5, PipelineSchedule::kGpipe),
+              14 + 4 * (2 + 4), 1e-12);
 }
 
 }  // namespace

@@ -100,5 +100,19 @@ TEST(Restrict, ForbidsConfigsAndSharesWhereMasksAreEqual) {
   EXPECT_THROW(restrict(problem, {{true, true}}), UserError);
 }
 
+TEST(PartOf, HasTheEdgesBetweenItsNodes) {
+  const auto two = two_configs();
+  const auto edge = full(2, 2);
+  const Problem problem{{two, two, two}, {{0, 1, full(2, 2)}, {1, 2, edge}}};
+  const Problem part = part_of(problem, {false, true, true});
+  ASSERT_EQ(part.nodes.size(), 2U);
+  EXPECT_EQ(part.nodes[0], two);
+  ASSERT_EQ(part.edges.size(), 1U);
+  EXPECT_EQ(part.edges[0].table, edge);
+  EXPECT_EQ(part.edges[0].source, 0);
+  EXPECT_EQ(part.edges[0].target, 1);
+  EXPECT_THROW(part_of(problem, {true}), UserError);
+}
+
 }  // namespace
 }  // namespace tensoropt
