@@ -31,12 +31,10 @@ def sampler_arguments(parallel: ParallelModule | Plan | StagedPlan) -> SamplerAr
         TensorOptError: something else than a parallel module or a plan is given.
     """
     plan: object = parallel.plan if isinstance(parallel, ParallelModule) else parallel
-    if isinstance(plan, StagedPlan):
-        return {"num_replicas": 1, "rank": 0}
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, Plan | StagedPlan):
         raise TensorOptError(
             f"sampler_arguments takes a parallel module or a plan, not a {type(plan).__name__}"
         )
-    if plan.settings.inputs == "replicated":
+    if plan.inputs == "replicated":
         return {"num_replicas": 1, "rank": 0}
     return {"num_replicas": plan.num_devices, "rank": dist.get_rank()}

@@ -37,15 +37,17 @@ def doubled(most: int) -> list[int]:
 
 
 def micro_batched(
-    captured: CapturedModel, count: int, whole_inputs: Sequence[str] = ()
+    captured: CapturedModel, count: int, whole_inputs: Sequence[str] = (), *, deferred: bool = False
 ) -> CapturedModel:
     """The graph of one of ``count`` micro-batches of the captured batch, see
     ``frontend.micro_batches``. One that is in so many already stays as it is.
 
     Args:
-        captured: of a training step, with its loss.
+        captured: of a training step, with its loss, unless gradients are ``deferred``.
         whole_inputs: names of inputs that all micro-batches get whole; so do those whose dim 0
             is not that of the first input.
+        deferred: gradients are made when all micro-batches have run, of whatever is computed of
+            the outputs.
 
     Raises:
         TensorOptError: the batch cannot be split so, or its loss is not that of its parts;
@@ -57,9 +59,13 @@ def micro_batched(
     if count == 1:
         return captured
     _check(captured, count, whole_inputs)
+    if not deferred:
+        _check_casts(captured, count)
     counted = with_counts(captured)
     rows = SplitRows(counted, count, whole_inputs)
-    return replace(MicroBatchWriter(counted, rows, count).write(), batch=captured)
+    return replace(
+        MicroBatchWriter(counted, rows, count).write(needs_loss=not deferred), batch=captured
+    )
 
 
 def _check(captured: CapturedModel, count: int, whole_inputs: Sequence[str]) -> None:
@@ -73,14 +79,17 @@ def _check(captured: CapturedModel, count: int, whole_inputs: Sequence[str]) -> 
             raise refusal(
                 count, f"input '{source.names[0]}' requires a gradient", "detach it before"
             )
+    for node in captured.graph_module.graph.nodes:
+        if changes_memory(node) or running_statistics(node):
+            what = f"op '{operator_name(node)}' ({node.target}) changes a buffer in every forward"
+            raise refusal(count, what, "leave it out (for BatchNorm: GroupNorm or LayerNorm)")
+
+
+def _check_casts(captured: CapturedModel, count: int) -> None:
     for device, dtype in captured.context.autocast:
         if dtype == torch.float16:
             raise refusal(
                 count,
                 f"gradients of float16 on {device} are made before a GradScaler scales the loss",
-                "use bfloat16",
+                "use bfloat16, or stages with find_stages(schedule='gpipe')",
             )
-    for node in captured.graph_module.graph.nodes:
-        if changes_memory(node) or running_statistics(node):
-            what = f"op '{operator_name(node)}' ({node.target}) changes a buffer in every forward"
-            raise refusal(count, what, "leave it out (for BatchNorm: GroupNorm or LayerNorm)")

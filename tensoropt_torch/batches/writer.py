@@ -57,7 +57,7 @@ class MicroBatchWriter:
         self._totals = _Totals()
         self._results = KnownResults()
 
-    def write(self) -> CapturedModel:
+    def write(self, *, needs_loss: bool = True) -> CapturedModel:
         """All of it."""
         sources = [self._source(source) for source in self._captured.sources]
         old = self._captured.graph_module.graph.output_node()
@@ -79,7 +79,8 @@ class MicroBatchWriter:
         model = lowered(self._captured, self._graph, sources)
         split = tuple(self._rows.is_split(source) for source in self._captured.inputs)
         micro = MicroBatching(
-            self._count, split, tuple(joins), self._loss(flat, joins), totals, total_sources
+            *(self._count, split, tuple(joins), self._loss(flat, joins, needs_loss)),
+            *(totals, total_sources),
         )
         return replace(model, micro_batching=micro)
 
@@ -177,12 +178,14 @@ class MicroBatchWriter:
         graph.lint()
         return fx.GraphModule(torch.nn.Module(), graph, "Totals"), tuple(numbers)
 
-    def _loss(self, outputs: Sequence[object], joins: Sequence[Join]) -> int:
+    def _loss(self, outputs: Sequence[object], joins: Sequence[Join], is_needed: bool) -> int:
         for index, (node, join) in enumerate(zip(outputs, joins, strict=True)):
             if isinstance(node, fx.Node) and join == "sum" and node not in self._rows.of_data:
                 value = value_of(node)
                 if value.dim() == 0 and value.is_floating_point():
                     return index
+        if not is_needed:
+            return -1
         raise refusal(
             self._count,
             "no output is a loss: a scalar that is a sum or a mean over rows",

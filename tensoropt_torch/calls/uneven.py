@@ -1,4 +1,4 @@
-"""Batches of which the ranks have shares of different sizes: each rank gets the whole one."""
+"""Batches of which the ranks have shares, as of different sizes: each rank gets the whole one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ from tensoropt_torch.space.rows import OutputRows
 
 @dataclass(frozen=True)
 class Shares:
-    """How many rows of the batch each rank has."""
+    """How many rows of the batch each rank has, or how many parts of as many rows."""
 
     rows: tuple[int, ...]
+
+    @staticmethod
+    def equal() -> Shares:
+        """Of ranks that have inputs of the same shapes."""
+        return Shares((1,) * dist.get_world_size())
 
     def gather(self, call: ModuleCall, dims: Sequence[int | None]) -> ModuleCall:
         """The call with the whole batch, of which inputs have the rows in these dims.
@@ -35,11 +40,13 @@ class Shares:
                 "requires a gradient; give shares of one size (drop_last=True)"
             )
         values = [
-            self._whole(value, dim) if dim is not None and _has(kind, dim) else value
+            self._whole(value, dim, self._each(kind, dim))
+            if dim is not None and isinstance(kind, TensorKind) and _has(kind, dim)
+            else value
             for value, kind, dim in zip(call.values, call.kind.inputs, dims, strict=True)
         ]
         inputs = tuple(
-            replace(kind, shape=resized(kind.shape, dim, sum(self.rows)))
+            replace(kind, shape=resized(kind.shape, dim, self._each(kind, dim) * sum(self.rows)))
             if dim is not None and isinstance(kind, TensorKind) and _has(kind, dim)
             else kind
             for kind, dim in zip(call.kind.inputs, dims, strict=True)
@@ -67,14 +74,23 @@ class Shares:
         taken: torch.Tensor = _Rows.apply(output, *place)  # type: ignore[no-untyped-call]
         return taken
 
-    def _whole(self, share: torch.Tensor, dim: int) -> torch.Tensor:
-        most = max(self.rows)
-        padded = share.new_zeros(resized(share.shape, dim, most))
-        padded.narrow(dim, 0, share.shape[dim]).copy_(share)
+    def _each(self, kind: TensorKind, dim: int) -> int:
+        """How many entries of an input make one of ``rows``."""
+        own = self.rows[dist.get_rank()]
+        return kind.shape[dim] // own if own else 1
+
+    def _whole(self, share: torch.Tensor, dim: int, each: int) -> torch.Tensor:
+        most = each * max(self.rows)
+        padded = share
+        if share.shape[dim] < most:
+            padded = share.new_zeros(resized(share.shape, dim, most))
+            padded.narrow(dim, 0, share.shape[dim]).copy_(share)
+        padded = padded.contiguous()
         parts = [torch.empty_like(padded) for _ in self.rows]
-        dist.all_gather(parts, padded)
+        with waiting():
+            dist.all_gather(parts, padded)
         own = zip(parts, self.rows, strict=True)
-        return torch.cat([part.narrow(dim, 0, rows) for part, rows in own], dim)
+        return torch.cat([part.narrow(dim, 0, each * rows) for part, rows in own], dim)
 
 
 class _Rows(torch.autograd.Function):

@@ -13,13 +13,16 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch.checkpoint.folder import CheckpointFolder
+from tensoropt_torch.checkpoint.named_states import (
+    load_named_optimizer_state,
+    named_optimizer_state,
+)
 from tensoropt_torch.checkpoint.random_state import RandomState
 from tensoropt_torch.checkpoint.tensors import is_first
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.runtime.agreement import from_first_rank, is_distributed, on_all_ranks
 from tensoropt_torch.runtime.lost_ranks import doing
-from tensoropt_torch.runtime.stage_groups import refuse_stages
 
 _NUMBERS = "run.json"
 _OWN = ("model", "optimizer", "random")
@@ -57,7 +60,7 @@ class Checkpoints:
         others: what has a ``state_dict``, equal on all ranks and of data that JSON has, by name.
 
     Raises:
-        TensorOptError: on every rank; the module is of a stage, or a name is taken.
+        TensorOptError: on every rank; a name is taken.
     """
 
     def __init__(
@@ -70,7 +73,6 @@ class Checkpoints:
         **others: Stateful,
     ) -> None:
         def check() -> None:
-            refuse_stages(parallel.parameters(), "Checkpoints", "use torch.distributed.checkpoint")
             if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
                 raise TensorOptError(f"keep = {keep!r} is not allowed: give a whole number from 1")
             for name, other in others.items():
@@ -152,19 +154,16 @@ class Checkpoints:
                 "model and the optimizer that wrote it, or write the name of another one into "
                 f"'{found.parent / 'latest'}'"
             ) from error
-        _dcp_states().set_state_dict(
-            self._parallel,
-            self._optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-        )
+        _dcp_states().set_model_state_dict(self._parallel, state["model"])
+        load_named_optimizer_state(self._parallel, self._optimizer, state["optimizer"])
         for name, other in self._others.items():
             other.load_state_dict(numbers["others"][name])
         step: int = numbers["step"]
         return step
 
     def _state(self) -> dict[str, Any]:
-        model, optimizer = _dcp_states().get_state_dict(self._parallel, self._optimizer)
+        model = _dcp_states().get_model_state_dict(self._parallel)
+        optimizer = named_optimizer_state(self._parallel, self._optimizer)
         values = model, optimizer, RandomState(self._parallel)
         return dict(zip(_OWN, values, strict=True))
 

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.checkpoint.stages import has_of_stage, merged_state
 from tensoropt_torch.checkpoint.tensors import is_first, whole_tensor
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.runtime.agreement import on_all_ranks
+from tensoropt_torch.runtime.agreement import gather, on_all_ranks
 from tensoropt_torch.runtime.lost_ranks import doing
-from tensoropt_torch.runtime.stage_groups import refuse_stages
+from tensoropt_torch.runtime.stage_groups import stage_groups
 
 
 @doing("save")
@@ -24,26 +25,28 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
     that ``torch.load`` and ``load_state_dict`` of one process read them. Tensors are gathered
     one by one; rank 0 needs memory for all of them.
 
+    In stages each rank gives the state that it has, in dicts with the names of the model: those of
+    all stages together are written. What is not by names, as an optimizer's, has to be whole
+    (``full_optimizer_state_dict``).
+
     Raises:
-        TensorOptError: on every rank; ``path`` is none, or the state is of a stage.
+        TensorOptError: on every rank; ``path`` is none, or something of a stage is not by names.
         Whatever keeps rank 0 from writing, on every rank.
     """
-    leaves = pytree.tree_leaves(state)
 
     def check() -> None:
         if not isinstance(path, str | os.PathLike):
             raise TensorOptError(
                 f"path is a {type(path).__name__}; give a path, after the state: save(state, path)"
             )
-        refuse_stages(
-            leaves,
-            "save",
-            "give it full_state_dict(parallel) and full_optimizer_state_dict(optimizer), on all "
-            "ranks",
-        )
 
     on_all_ranks(check)
     keep = is_first()
+    groups = stage_groups()
+    if groups is not None and any(gather(has_of_stage(state))):
+        merged = merged_state(state, groups)
+        on_all_ranks(lambda: torch.save(merged, path) if keep else None)
+        return
     gathered: dict[int, Any] = {}
 
     def whole(tensor: torch.Tensor) -> Any:

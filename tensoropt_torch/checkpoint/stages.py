@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils import _pytree as pytree
 
 from tensoropt_torch.checkpoint.tensors import is_first, whole_tensor
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.module.staged import StagedModule, groups_of
 from tensoropt_torch.runtime.agreement import gather, on_all_ranks
-from tensoropt_torch.runtime.stage_groups import StageGroups, place_of
+from tensoropt_torch.runtime.stage_groups import StageGroups, is_mesh_of_stage, place_of
 
 _Values = Mapping[Any, Any]
 
@@ -24,22 +26,77 @@ def state_of_stages(parallel: StagedModule) -> dict[str, Any]:
     return found if is_first() else {}
 
 
+def merged_state(state: Mapping[str, Any], groups: StageGroups) -> dict[str, Any]:
+    """What one process would have of nested dicts that the stages have with what is theirs, on
+    rank 0. Collective.
+
+    Raises:
+        TensorOptError: on every rank; tensors of a stage are in something that is not by names.
+    """
+    own = on_all_ranks(lambda: dict(_leaves(state, ())))
+    found: dict[Any, Any] = _together(own, groups)
+    whole: dict[str, Any] = {}
+    for path, value in found.items():
+        inside = whole
+        for name in path[:-1]:
+            inside = inside.setdefault(name, {})
+        if isinstance(value, Mapping) and not value:  # as all but rank 0 have of what is whole
+            inside.setdefault(path[-1], {})
+        else:
+            inside[path[-1]] = value
+    return whole
+
+
+def _leaves(state: Any, path: tuple[Hashable, ...]) -> Iterator[tuple[tuple[Hashable, ...], Any]]:
+    if isinstance(state, Mapping) and state:
+        is_named = all(isinstance(name, str) for name in state)
+        if is_named or not has_of_stage(state):
+            for name, value in state.items():
+                yield from _leaves(value, (*path, name))
+            return
+    if not (isinstance(state, torch.Tensor) and path) and has_of_stage(state):
+        raise TensorOptError(
+            f"save is given parts of a stage that are not by the names of the model, in "
+            f"{'.'.join(map(str, path)) or 'the state'}, as an optimizer has them; give it "
+            "full_optimizer_state_dict(optimizer), on all ranks"
+        )
+    if path:
+        yield path, state
+
+
+def has_of_stage(state: Any) -> bool:
+    """Whether a stage's part of a tensor is in it."""
+    meshes = (getattr(leaf, "device_mesh", None) for leaf in pytree.tree_leaves(state))
+    return any(isinstance(mesh, DeviceMesh) and is_mesh_of_stage(mesh) for mesh in meshes)
+
+
 def _together(own: _Values, groups: StageGroups) -> dict[Hashable, Any]:
     """What the stages have by these keys, on rank 0: every stage puts its tensors together, and
-    its first rank sends them, one by one; of what several have that of the first. Collective."""
+    its first rank sends them, one by one; of what several have that of the first. Names of one
+    tensor are so here, too. Collective."""
     keeps = groups.rank == 0
-    tables = gather([(key, v.dtype, tuple(v.shape)) for key, v in own.items() if _is_tensor(v)])
+    first: dict[int, Hashable] = {}
+    own_tensors = [(key, value) for key, value in own.items() if _is_tensor(value)]
+    tables = gather(
+        [(key, v.dtype, tuple(v.shape), first.setdefault(id(v), key)) for key, v in own_tensors]
+    )
     others = gather({key: value for key, value in own.items() if not _is_tensor(value)})
     device = torch.device(groups.mesh.device_type)
     state: dict[Hashable, Any] = {}
     sent: set[Hashable] = set()  # by the first stage that has it, as all ranks know
     for stage in range(groups.stages):
         sender = groups.global_rank(stage, 0)
-        for key, dtype, shape in tables[sender]:
-            mine = whole_tensor(own[key], keeps) if groups.stage == stage else None
+        for key, dtype, shape, same in tables[sender]:
             is_known = key in sent
             sent.add(key)
-            if not is_known and (is_first() or dist.get_rank() == sender):
+            if is_known:
+                continue
+            if same in sent and same != key:
+                if is_first():
+                    state[key] = state[same]
+                continue
+            mine = whole_tensor(own[key], keeps) if groups.stage == stage else None
+            if is_first() or dist.get_rank() == sender:
                 state[key] = _moved(mine, sender, dtype, shape, device)
         state |= {key: value for key, value in others[sender].items() if key not in state}
     return state

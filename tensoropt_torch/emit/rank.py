@@ -177,7 +177,8 @@ class RankPart:
     def output_rows(self, settings: Settings) -> tuple[OutputRows, ...]:
         """Where outputs have the rows of the batch of which ``settings`` share out inputs."""
         gathered = self.plan.inputs != settings.inputs
-        return rows_of_outputs(self.captured, self._space, settings, gathered)
+        devices = 1 if gathered else settings.num_devices
+        return rows_of_outputs(self.captured, self._space, settings.shares, devices)
 
     def placements(self, source: Source) -> list[Placement]:
         """How a parameter, constant or input lies on the mesh."""

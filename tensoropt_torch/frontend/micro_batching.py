@@ -25,7 +25,7 @@ class MicroBatching:
         split: which inputs are cut along dim 0, in the order of the inputs; the others are
             the same in all micro-batches.
         joins: of the outputs, without their containers.
-        loss: which output is differentiated.
+        loss: which output is differentiated; -1: whichever a loss is computed of.
         totals: gives the totals, in the order of the sources of this kind.
         total_sources: the numbers of the sources that ``totals`` takes, of the whole batch.
     """

@@ -62,7 +62,7 @@ def _given(source: PlanSource, names: list[str], call: CallArguments) -> Dims | 
     ]
     plan = source.given_plan
     if plan is not None:
-        return {name: plan.settings.rows_dim(name) for name in tensors}
+        return {name: plan.shares.rows_dim(name) for name in tensors}
     named = source.given_inputs
     if named is None:
         return dict.fromkeys(tensors, 0) if dist.get_world_size() == 1 else None

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import torch
 from lightning.fabric.plugins.collectives.torch_collective import default_pg_timeout
 from lightning.fabric.utilities.optimizer import _optimizers_to_device
 from lightning.pytorch import LightningModule
@@ -17,7 +18,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
-from tensoropt_torch.checkpoint import RandomState
+from tensoropt_torch.checkpoint import RandomState, full_optimizer_state_dict
+from tensoropt_torch.checkpoint.named_states import named_optimizer_state
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations.first_step import call_of_all_ranks
 from tensoropt_torch.integrations.lightning_averages import (
@@ -30,17 +32,23 @@ from tensoropt_torch.integrations.lightning_modules import (
     parallel_in,
     put_in_place,
 )
+from tensoropt_torch.integrations.lightning_stages import (
+    are_stages,
+    load_checkpoint,
+    move_outside,
+    whole_state,
+)
 from tensoropt_torch.integrations.lightning_trials import tried_out
 from tensoropt_torch.integrations.loaders import recording
 from tensoropt_torch.integrations.plan_source import (
     MAX_VARIANTS,
+    AnyPlan,
     PlanSource,
     check_inputs,
     sources_of_parts,
 )
 from tensoropt_torch.integrations.shares import average_gradients_of_shares, first_of
 from tensoropt_torch.module import ParallelModule
-from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.tasks import Example, PlanningOptions
 from tensoropt_torch.tasks.options import Inputs
@@ -91,7 +99,7 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         self,
         module: str | Sequence[str] | None = None,
         *,
-        plan: Plan | str | Path | Mapping[str, Plan | str | Path] | None = None,
+        plan: AnyPlan | str | Path | Mapping[str, AnyPlan | str | Path] | None = None,
         planning: PlanningOptions | None = None,
         inputs: Inputs | Mapping[str, Inputs] | None = None,
         memory_limit: float | None = None,
@@ -168,6 +176,13 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         if trainer.state.fn == TrainerFn.FITTING:
             _optimizers_to_device(self.optimizers, self.root_device)
 
+    def model_to_device(self) -> None:
+        if not are_stages(self._parallel):
+            super().model_to_device()
+            return
+        assert self.model is not None
+        move_outside(self.model, self.root_device)
+
     def _made_parallel(
         self, trainer: LightningTrainer, module: LightningModule
     ) -> dict[str, ParallelModule]:
@@ -224,6 +239,21 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
 
     # Checkpoints
 
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        if self._save_distributed_checkpoint or not are_stages(self.parallel_modules):
+            return cast("dict[str, Any]", super().lightning_module_state_dict())
+        assert self.lightning_module is not None
+        return whole_state(self.lightning_module, self.parallel_modules)
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        if not are_stages(self.parallel_modules):
+            return cast("dict[str, Any]", super().optimizer_state(optimizer))
+        assert self.model is not None
+        own = getattr(optimizer, "_optimizer", optimizer)  # without Lightning's wrapper
+        if self._save_distributed_checkpoint:
+            return named_optimizer_state(self.model, own)
+        return full_optimizer_state_dict(own)
+
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
     ) -> None:
@@ -238,8 +268,19 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
     def load_checkpoint(
         self, checkpoint_path: str | Path, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
         assert self.lightning_module is not None
+        checkpoint: dict[str, Any]
+        if are_stages(self.parallel_modules):
+            checkpoint = load_checkpoint(
+                Path(self.broadcast(checkpoint_path)),
+                self.lightning_module,
+                self.parallel_modules,
+                self.optimizers,
+                strict=self.lightning_module.strict_loading,
+                weights_only=weights_only,
+            )
+        else:
+            checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
         tell_averages(checkpoint, self.lightning_module)
         states = checkpoint.pop(RANDOM, {})
         for name, parallel in self.parallel_modules.items():

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import AveragedModel
 
 from tensoropt_torch.checkpoint.tensors import is_first, whole_tensor
+from tensoropt_torch.runtime.stage_groups import refuse_stages
 from tensoropt_torch.values.state_dicts import load_by_parts
 
 _WHAT_IS_AVERAGED = "current_model_state"  # of a checkpoint whose weights are the averages
@@ -20,9 +21,19 @@ _WHAT_IS_AVERAGED = "current_model_state"  # of a checkpoint whose weights are t
 
 def share_averages(callbacks: Iterable[Any], module: LightningModule) -> None:
     """Callbacks copied the module before its parts were in place: from now on each rank's copy has
-    the rank's parts of parameters and buffers, as the module has."""
+    the rank's parts of parameters and buffers, as the module has.
+
+    Raises:
+        TensorOptError: the module is in stages, of which a file would have those of one.
+    """
     for callback in callbacks:
         average = getattr(callback, "_average_model", None)
+        if average is not None:
+            refuse_stages(
+                module.parameters(),
+                type(callback).__name__,
+                "leave it out, or plan without stages (find_strategy)",
+            )
         if isinstance(average, AveragedModel):
             average = average.module
         if isinstance(average, LightningModule):

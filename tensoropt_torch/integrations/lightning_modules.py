@@ -10,6 +10,7 @@ from torch import nn
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.module import ParallelModule
+from tensoropt_torch.module.staged import StagedModule, foreign_of
 
 ITSELF = ""  # the name of the LightningModule
 
@@ -80,7 +81,7 @@ def put_in_place(module: LightningModule, name: str, parallel: ParallelModule) -
     """From now on the part of this name is ``parallel``.
 
     Where that is the ``LightningModule`` itself, the object stays, with its hooks; its
-    ``forward``, parameters and buffers become those of ``parallel``.
+    ``forward``, parameters and buffers become those of ``parallel``; of other stages it has none.
     """
     owner, _, leaf = name.rpartition(".")
     if name != ITSELF:
@@ -89,6 +90,10 @@ def put_in_place(module: LightningModule, name: str, parallel: ParallelModule) -
     for path, tensor in _tensors(parallel):
         owner, _, leaf = path.rpartition(".")
         setattr(module.get_submodule(owner), leaf, tensor)
+    if isinstance(parallel, StagedModule):
+        for path in foreign_of(parallel):
+            owner, _, leaf = path.rpartition(".")
+            setattr(module.get_submodule(owner), leaf, None)
     assigned = _Assigned(module, parallel)
 
     def follow(*_: object) -> None:

@@ -11,11 +11,13 @@ from typing import Any
 from tensoropt_torch import api
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.module import ParallelModule
-from tensoropt_torch.plan import Plan, StagedPlan
+from tensoropt_torch.plan import Plan, StagedPlan, load_any
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.tasks import Example, PlanningOptions
 from tensoropt_torch.tasks.options import Inputs
 from tensoropt_torch.values import WeightSource
+
+AnyPlan = Plan | StagedPlan
 
 # Loops that pad each batch to its longest sample have as many shapes as lengths.
 MAX_VARIANTS = 128
@@ -36,7 +38,7 @@ class PlanSource:
         check_capture: compare the captured graph with the model, as for ``parallelize``.
     """
 
-    plan: Plan | str | Path | None = None
+    plan: AnyPlan | str | Path | None = None
     planning: PlanningOptions | None = None
     memory_limit: float | None = None
     weights: WeightSource | None = None
@@ -52,11 +54,10 @@ class PlanSource:
         return self.inputs or (planned if isinstance(planned, Mapping) else None)
 
     @property
-    def given_plan(self) -> Plan | None:
+    def given_plan(self) -> AnyPlan | None:
         """The plan that the user gives."""
-        path = self.plan
-        check_no_stages(path)
-        return path if path is None or isinstance(path, Plan) else Plan.load(path)
+        given = self.plan
+        return given if given is None or isinstance(given, AnyPlan) else load_any(given)
 
     def parallelize(
         self, example: Example, inputs: Inputs = "sharded", optimizer: str = "adamw"
@@ -73,17 +74,11 @@ class PlanSource:
             planning = replace(planning, inputs=inputs)
             if self.recompute and planning.recompute is None:
                 planning = replace(planning, recompute=True)
-            found = api.find_strategy(example, planning=planning, memory_limit=self.memory_limit)
-            if isinstance(found, StagedPlan):
-                raise TensorOptError(
-                    f"a plan in {found.stages} stages is the fastest, which the training loop of "
-                    "this integration does not run; leave max_stages out of planning"
-                )
-            plan = found
-        elif not isinstance(plan, Plan):
+            plan = api.find_strategy(example, planning=planning, memory_limit=self.memory_limit)
+        elif not isinstance(plan, AnyPlan):
             path = plan
-            plan = on_all_ranks(lambda: Plan.load(path))
-        if self.recompute and not plan.settings.recompute:
+            plan = on_all_ranks(lambda: load_any(path))
+        if self.recompute and not plan.recomputes:
             warnings.warn(
                 "activation_checkpointing is ignored: the plan recomputes nothing; find one with "
                 "PlanningOptions(recompute=True)",
@@ -102,7 +97,7 @@ class PlanSource:
 def sources_of_parts(
     source: PlanSource,
     names: Sequence[str],
-    plan: Plan | str | Path | Mapping[str, Plan | str | Path] | None,
+    plan: AnyPlan | str | Path | Mapping[str, AnyPlan | str | Path] | None,
     inputs: Inputs | Mapping[str, Inputs] | None,
 ) -> dict[str, PlanSource]:
     """The sources of the plans of these parts of a model, of which several have plans and inputs
@@ -137,19 +132,8 @@ def _by_names(what: str, given: Any, names: Sequence[str], example: str) -> Mapp
     return given
 
 
-def check_no_stages(plan: object) -> None:
-    """Raises TensorOptError if the plan is one in stages."""
-    if isinstance(plan, StagedPlan):
-        raise TensorOptError(
-            "the plan is one in stages, whose module takes the same global batch on every rank, "
-            "but this loop gives each rank its share of the batch; train it with a loop of your "
-            "own, or plan without stages (find_strategy)"
-        )
-
-
-def check_inputs(plan: Plan) -> None:
+def check_inputs(plan: AnyPlan) -> None:
     """Raises TensorOptError unless the plan expects each rank's share of the batch."""
-    check_no_stages(plan)
     if plan.inputs != "sharded":
         raise TensorOptError(
             "the plan is for inputs='replicated', but this loop gives each rank its share of the "

@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.state_dict import (
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 from transformers.trainer import OPTIMIZER_NAME
 
-from tensoropt_torch.checkpoint import RandomState
+from tensoropt_torch.checkpoint import RandomState, full_optimizer_state_dict
 from tensoropt_torch.checkpoint import save as save_whole
+from tensoropt_torch.checkpoint.named_states import (
+    load_named_optimizer_state,
+    named_optimizer_state,
+)
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.module import ParallelModule
+from tensoropt_torch.plan import StagedPlan
+from tensoropt_torch.runtime.agreement import gather
 
 FOLDER = "states"  # in that of the checkpoint
 LARGEST_WHOLE = 2 << 30  # bytes of an optimizer's states that one process gathers
@@ -39,15 +41,19 @@ def save_states(
     states = {**_optimizer_states(parallel, optimizer), "random": RandomState(parallel)}
     states |= _adapters(parallel)
     save(states, checkpoint_id=Path(checkpoint) / FOLDER)
-    save_for_one_process(Path(checkpoint) / OPTIMIZER_NAME, optimizer)
+    plan = parallel.plan
+    # Each rank tells what its stage has, as all of its others do.
+    copies = plan.num_devices // (plan.stages if isinstance(plan, StagedPlan) else 1)
+    whole_bytes = sum(gather(_bytes(optimizer.state_dict()))) // copies
+    save_for_one_process(Path(checkpoint) / OPTIMIZER_NAME, optimizer, whole_bytes)
 
 
-def save_for_one_process(path: Path, optimizer: Optimizer) -> None:
-    """The states as ``transformers.Trainer`` reads them, so that it goes on with them. Where they
-    are large, what it refuses: without a file it would begin with new ones."""
-    state = optimizer.state_dict()
-    if _bytes(state) <= LARGEST_WHOLE:
-        save_whole(state, path)
+def save_for_one_process(path: Path, optimizer: Optimizer, whole_bytes: int) -> None:
+    """The states, which have so many bytes, as ``transformers.Trainer`` reads them, so that it
+    goes on with them. Where they are large, what it refuses: without a file it would begin with
+    new ones."""
+    if whole_bytes <= LARGEST_WHOLE:
+        save_whole(full_optimizer_state_dict(optimizer), path)
         return
     save_whole({"state": {}, "param_groups": [], "tensoropt_torch": _IN_PARTS}, path)
 
@@ -63,7 +69,7 @@ def load_optimizer(
     """Collective."""
     states = _optimizer_states(parallel, optimizer)
     load(states, checkpoint_id=Path(checkpoint) / FOLDER)
-    set_optimizer_state_dict(parallel, optimizer, states["optimizer"])
+    load_named_optimizer_state(parallel, optimizer, states["optimizer"])
 
 
 def load_adapters(checkpoint: str | os.PathLike[str], parallel: ParallelModule) -> None:
@@ -97,8 +103,8 @@ def has_adapters(checkpoint: str | os.PathLike[str]) -> bool:
 def _adapters(parallel: ParallelModule) -> dict[str, Any]:
     parameters = dict(parallel.named_parameters())
     trained = {name: p.detach() for name, p in parameters.items() if p.requires_grad}
-    return {"adapters": trained} if len(trained) < len(parameters) else {}
+    return {"adapters": trained} if any(gather(len(trained) < len(parameters))) else {}
 
 
 def _optimizer_states(parallel: ParallelModule, optimizer: Optimizer) -> dict[str, Any]:
-    return {"optimizer": get_optimizer_state_dict(parallel, optimizer)}
+    return {"optimizer": named_optimizer_state(parallel, optimizer)}

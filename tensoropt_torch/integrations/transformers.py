@@ -35,7 +35,12 @@ from tensoropt_torch.integrations.last_batch import (
     rows_of_rank,
 )
 from tensoropt_torch.integrations.loaders import recording
-from tensoropt_torch.integrations.plan_source import MAX_VARIANTS, PlanSource, check_inputs
+from tensoropt_torch.integrations.plan_source import (
+    MAX_VARIANTS,
+    AnyPlan,
+    PlanSource,
+    check_inputs,
+)
 from tensoropt_torch.integrations.row_dims import Sampled, first_batch
 from tensoropt_torch.integrations.shares import average_gradients_of_shares, first_of
 from tensoropt_torch.integrations.training_arguments import (
@@ -46,7 +51,6 @@ from tensoropt_torch.integrations.training_arguments import (
     take_checkpointing,
 )
 from tensoropt_torch.module import ParallelModule
-from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import gather, on_all_ranks
 from tensoropt_torch.runtime.lost_ranks import waiting
 from tensoropt_torch.tasks import Example, PlanningOptions
@@ -89,7 +93,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         model: nn.Module | None = None,
         args: transformers.TrainingArguments | None = None,
         *others: Any,
-        plan: Plan | str | Path | None = None,
+        plan: AnyPlan | str | Path | None = None,
         planning: PlanningOptions | None = None,
         inputs: Inputs | None = None,
         memory_limit: float | None = None,
@@ -183,7 +187,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return drawn
 
     def parallelize(
-        self, plan: Plan | None = None, batches: Iterable[Any] | None = None
+        self, plan: AnyPlan | None = None, batches: Iterable[Any] | None = None
     ) -> ParallelModule:
         """Replaces the model by one that runs under this plan, or under one that is found.
         ``train`` and ``evaluate`` do that where nobody has before. Collective."""
@@ -275,7 +279,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     ) -> tuple[Any, Any, Any]:
         """As of ``transformers.Trainer``; the last batch is that of one process."""
         whole = inputs if self._joint is None else self._joint.of_all(inputs)
-        dim_of = cast(ParallelModule, self._parallel).plan.settings.rows_dim
+        dim_of = cast(ParallelModule, self._parallel).plan.shares.rows_dim
         have = rows_in(whole, dim_of)
         rows = rows_of_rank(self.accelerator, have) if have else None
         if rows is None:

@@ -1,22 +1,37 @@
-"""Outputs of a step whose gradients were made with them, and wait for ``backward``.
+"""Outputs of a step whose gradients were made with them, and wait for ``backward``, or are made
+there.
 
-That multiplies them with the gradient of the loss and gives them to the parameters. So whoever
-calls it, once, gets what a loss of the whole batch gives, hooks of parameters,
+It multiplies those that wait with the gradient of the loss, and gives them to the parameters. So
+whoever calls it, once, gets what a loss of the whole batch gives, hooks of parameters,
 ``torch.autograd.grad`` and scaled losses included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
 from tensoropt_torch.parameters.kept_gradients import keep, reduced
 from tensoropt_torch.parameters.local_parts import accumulated, is_for_grad, local_tensor
+
+
+class Owed(Protocol):
+    """What parameters get when backward comes to the outputs.
+
+    Attributes:
+        keeps: gradients become ``.grad`` as they are, where that may be; others are reduced then.
+    """
+
+    keeps: bool
+
+    def made(self, outer: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None] | None:
+        """By parameter, for the gradients of the outputs; None: no output has one."""
 
 
 @dataclass
@@ -27,14 +42,33 @@ class Waiting:
         loss: which of the outputs is differentiated.
         gradients: by parameter, in the layout of the parameter; or, if it ``keeps`` them, in
             those in which they are made.
-        keeps: they become ``.grad`` as they are, where that may be; others are reduced then.
+        keeps: see ``Owed``.
     """
 
     loss: int
     gradients: list[torch.Tensor | None] | None
     keeps: bool = False
 
-    def take(self) -> list[torch.Tensor | None]:
+    def made(self, outer: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None] | None:
+        """See ``Owed``."""
+        factor = outer[self.loss]
+        if any(g is not None for i, g in enumerate(outer) if i != self.loss):
+            raise TensorOptError(
+                "with micro-batches only the loss that the model returns has gradients, but "
+                "something was computed with another output and differentiated: let the model "
+                "(or loss_fn) compute it as a part of its loss, or plan with max_micro_batches=1; "
+                "in stages find_stages(schedule='gpipe') allows it"
+            )
+        if factor is None:
+            return None
+        _check_once()
+        gradients = self._take()
+        found = [local_tensor(gradient) for gradient in gradients if gradient is not None]
+        if found:
+            torch._foreach_mul_(found, factor)
+        return gradients
+
+    def _take(self) -> list[torch.Tensor | None]:
         """Once."""
         if self.gradients is None:
             raise TensorOptError(
@@ -45,8 +79,44 @@ class Waiting:
         return gradients
 
 
+@dataclass
+class Deferred:
+    """Gradients that are made when backward comes to the outputs.
+
+    Attributes:
+        run: makes them, for the gradients of the outputs.
+        keeps: see ``Owed``.
+    """
+
+    run: Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]] | None
+    keeps: bool = False
+
+    def made(self, outer: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None] | None:
+        """See ``Owed``."""
+        if all(gradient is None for gradient in outer):
+            return None
+        _check_once()
+        if self.run is None:
+            raise TensorOptError(
+                "backward runs a second time for one forward, whose activations are gone; call "
+                "the module again"
+            )
+        run, self.run = self.run, None
+        with autocast_off(current_autocast()):
+            return run(outer)
+
+
+def _check_once() -> None:
+    """Raises TensorOptError for gradients of gradients."""
+    if torch.is_grad_enabled():
+        raise TensorOptError(
+            "with micro-batches, and in stages, gradients cannot be differentiated "
+            "(create_graph=True); plan with max_micro_batches=1 and without stages"
+        )
+
+
 def delivered(
-    waiting: Waiting, outputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
+    waiting: Owed, outputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor]:
     """The outputs, whose backward gives the parameters the gradients that wait for them."""
     found: Sequence[torch.Tensor] = _Delivery.apply(waiting, outputs, *parameters)  # type: ignore[no-untyped-call]
@@ -59,7 +129,7 @@ class _Delivery(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, waiting: Waiting, outputs: Sequence[torch.Tensor], *parameters: torch.Tensor
+        ctx: Any, waiting: Owed, outputs: Sequence[torch.Tensor], *parameters: torch.Tensor
     ) -> Any:
         ctx.set_materialize_grads(False)
         ctx.waiting = waiting
@@ -68,22 +138,9 @@ class _Delivery(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor | None) -> Any:
-        factor = outer[ctx.waiting.loss]
-        if any(g is not None for i, g in enumerate(outer) if i != ctx.waiting.loss):
-            raise TensorOptError(
-                "with micro-batches only the loss that the model returns has gradients, but "
-                "something was computed with another output and differentiated: let the model "
-                "(or loss_fn) compute it as a part of its loss, or plan with max_micro_batches=1"
-            )
-        if factor is None:
+        gradients = ctx.waiting.made(outer)
+        if gradients is None:
             return (None,) * len(ctx.needs_input_grad)
-        if torch.is_grad_enabled():
-            raise TensorOptError(
-                "with micro-batches gradients are made in forward and cannot be differentiated "
-                "(create_graph=True); plan with max_micro_batches=1"
-            )
-        gradients = ctx.waiting.take()
-        torch._foreach_mul_([local_tensor(g) for g in gradients if g is not None], factor)
         for i, (parameter, (accumulate, _)) in enumerate(
             zip(ctx.parameters, ctx.next_functions, strict=True)
         ):

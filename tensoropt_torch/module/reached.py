@@ -50,8 +50,9 @@ class Reach:
         self.partly = tuple(sorted(frozenset().union(*differentiable) - everywhere))
 
     def is_reached(self, parameter: str, output: int) -> bool:
-        """Whether an output depends on a parameter, by the first name of its source."""
-        return self._numbers[parameter] in self.by_output[output]
+        """Whether an output depends on a parameter, by the first name of its source, if it has
+        one."""
+        return self._numbers.get(parameter) in self.by_output[output]
 
     def of_forward(self) -> ReachedGradients | None:
         """None: all outputs depend on the same sources, or nobody wants gradients."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.calls.attribute_watch import AttributeWatch
@@ -18,21 +19,25 @@ from tensoropt_torch.calls.call_kind import (
     literal_kind,
 )
 from tensoropt_torch.calls.capture_check import CaptureCheck
-from tensoropt_torch.calls.input_checks import InputComparison
+from tensoropt_torch.calls.input_checks import InputComparison, check_inputs, is_compared
+from tensoropt_torch.calls.shared_gradients import SharedGradients
+from tensoropt_torch.calls.uneven import Shares, rows_of
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.frontend.capture import Arguments
 from tensoropt_torch.module.stage_maker import StageMaker
-from tensoropt_torch.module.stage_step import StagePart
+from tensoropt_torch.module.stage_part import StagePart
 from tensoropt_torch.module.variants import DEFAULT_MAX_VARIANTS, Shapes
 from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.progress import progress
 from tensoropt_torch.runtime.agreement import (
-    CallAgreement,
     agree_on_model,
     from_first_rank,
+    gather,
     on_all_ranks,
 )
+
+Flags = Mapping[str, bool]  # whether parameters require gradients, by name
 
 
 class FindStages(Protocol):
@@ -55,6 +60,27 @@ class StageVariantOptions:
     find: FindStages
     shapes: Shapes = "any"
     max_variants: int = DEFAULT_MAX_VARIANTS
+
+
+@dataclass(frozen=True)
+class StageCall:
+    """What a call runs: a part with these inputs, of the whole batch, of which the ranks were
+    given ``shares``."""
+
+    part: StagePart
+    inputs: Sequence[Any]
+    shares: Shares | None = None
+
+    def own(self, outputs: Sequence[Any], averages: bool) -> Sequence[Any]:
+        """What this rank gets of the outputs of the batch. Their gradients count as
+        ``shared_gradients`` says, with ``averages``."""
+        if self.shares is None:
+            return outputs
+        rows = self.part.output_rows
+        own = self.shares.cut(outputs, rows)
+        gradients = SharedGradients(dist.get_world_size(), rows, (), averages, gathered=True)
+        found: Sequence[Any] = gradients.leaving(own)
+        return found
 
 
 class StageCalls:
@@ -83,18 +109,19 @@ class StageCalls:
         modules, parameters = list(maker.root.modules()), list(maker.root.parameters())
         self._reader = CallReader(modules, parameters, device, captured.context, attributes)
         self._comparison = InputComparison(deferred=self._reader.waits_for_values)
-        self._agreement = CallAgreement(maker.groups.control())
-        self._trained = tuple(parameter.requires_grad for parameter in parameters)
+        self._agreement = maker.agreement
+        self._own = dict(maker.root.named_parameters())
+        self._flags = self._own_flags  # those that all ranks know of
+        self._trained = maker.structure.trained
         modes = tuple(module.training for module in modules)
         inputs = tuple(_kind_of(source.placeholder, source.kind) for source in captured.inputs)
-        trained = maker.structure.trained
-        self._base = CallKind(modes, trained, captured.in_spec, inputs, captured.context)
+        self._base = CallKind(modes, self._trained, captured.in_spec, inputs, captured.context)
         self._parts = {self._base: base}
+        self._checked: set[CallKind] = set()  # of batches of which ranks give shares
 
-    def find(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str
-    ) -> tuple[StagePart, Sequence[Any]]:
-        """What runs a call, and its inputs. Collective: all ranks make it, with the same ``mark``.
+    def find(self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str) -> StageCall:
+        """What a call runs. Collective: all ranks make it, with the same ``mark``; with shares of
+        the batch, which may differ in size, or all of it.
 
         Raises:
             TensorOptError: on every rank; the calls differ, or it cannot run in these stages.
@@ -105,31 +132,59 @@ class StageCalls:
         except TensorOptError as caught:
             error = str(caught)
         names = [] if call is None else self._names(call.kind)
-        inputs = {} if call is None else dict(zip(names, call.values, strict=True))
-        number = self._comparison.begin(inputs)
-        digest = -1 if call is None else call.kind.digest_with(mark)
+        dims = [self._plan.shares.rows_dim(name) for name in names]
+        number = self._comparison.begin(_alike(names, dims, call))
+        flags, digest = self._own_flags, -1 if call is None else call.kind.digest_with(mark)
+        if flags != self._flags:
+            digest = -2 - dist.get_rank()  # another one on each: all have to hear of it
+        shares = Shares.equal()
         if not self._agreement.begin(digest, number).is_reached() or call is None:
+            kind = None if call is None else _without(call.kind, dims).digest_with(mark)
             text = error if call is None else call.kind.describe(names) + mark
-            self._check_reports(self._agreement.exchange((call is None, text)))
+            reports = self._agreement.exchange((kind, text, flags))
+            self._check_reports(reports)
             self._comparison.check(self._agreement.exchange(self._comparison.take()))
-        assert call is not None
+            self._take_flags([of_rank for *_, of_rank in reports])
+            assert call is not None
+            call = replace(call, kind=replace(call.kind, trained=self._trained))
+            own = call
+            if any(words != reports[0][1] for _, words, _ in reports):
+                shares = Shares(tuple(gather(on_all_ranks(lambda: rows_of(own, dims)))))
+        if not any(dim is not None for dim in dims):
+            return self._found(call)
+        if any(kind.requires_grad for kind in call.kind.shapes):
+            raise TensorOptError(
+                "an input requires a gradient, which stages do not give; detach it, or plan "
+                "without stages"
+            )
+        whole = shares.gather(call, dims)
+        if whole.kind not in self._checked:
+            is_shared_out, calls = self._plan.shares.is_shared_out, self._comparison.calls
+            check_inputs(names, call.values, is_shared_out, calls)
+            self._checked.add(whole.kind)
+        found = self._found(replace(whole, kind=replace(whole.kind, gathered=False)))
+        return replace(found, shares=shares)
+
+    def _found(self, call: ModuleCall) -> StageCall:
+        """What a call that all ranks make runs, with the whole batch."""
         if call.kind not in self._parts:
             self._parts[call.kind] = self._made(call)
         part = self._parts[call.kind]
         whole = [None] * len(call.values)
         self._check.run(part.captured, call, whole, self._attributes.modules)
-        return part, call.values
+        return StageCall(part, call.values)
 
-    def _check_reports(self, reports: Sequence[tuple[bool, str]]) -> None:
-        for rank, (is_error, text) in enumerate(reports):
-            if is_error:
+    def _check_reports(self, reports: Sequence[tuple[int | None, str, Flags]]) -> None:
+        for rank, (kind, text, _) in enumerate(reports):
+            if kind is None:
                 raise TensorOptError(f"rank {rank}: {text}")
-        for rank, (_, text) in enumerate(reports):
-            if text != reports[0][1]:
+        share = "its share of" if self._plan.inputs == "sharded" else "the same"
+        for rank, (kind, text, _) in enumerate(reports):
+            if kind != reports[0][0]:
                 raise TensorOptError(
                     f"the ranks call the module differently: rank 0 with {reports[0][1]}; rank "
-                    f"{rank} with {text}; call it alike on all ranks: in the same mode, with the "
-                    "same global batch, and with equal numbers, strings and flags"
+                    f"{rank} with {text}; call it alike on all ranks: in the same mode, with "
+                    f"{share} global batch, and with equal numbers, strings and flags"
                 )
 
     def _names(self, kind: CallKind) -> list[str]:
@@ -138,15 +193,35 @@ class StageCalls:
         args, kwargs = pytree.tree_unflatten(places, kind.spec)
         return self._maker.structure.input_names(args, kwargs)
 
+    @property
+    def _own_flags(self) -> Flags:
+        return {name: parameter.requires_grad for name, parameter in self._own.items()}
+
+    def _take_flags(self, flags: Sequence[Flags]) -> None:
+        """From now on the parameters of all stages are trained as these ranks say.
+
+        Raises:
+            TensorOptError: on every rank; some do not say the same of a parameter.
+        """
+        first: dict[str, int] = {}
+        for rank, of_rank in enumerate(flags):
+            for name, is_trained in of_rank.items():
+                other = first.setdefault(name, rank)
+                if flags[other][name] != is_trained:
+                    raise TensorOptError(
+                        f"requires_grad of parameter '{name}' is {flags[other][name]} on rank "
+                        f"{other} and {is_trained} on rank {rank}; set it alike on all ranks that "
+                        "have the parameter"
+                    )
+        known = {name: flags[rank][name] for name, rank in first.items()}
+        module = self._maker.structure.module
+        self._trained = tuple(known[name] for name, _ in module.named_parameters())
+        self._flags = self._own_flags
+
     def _read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ModuleCall:
-        """The call, with what is trained of the whole model."""
+        """The call, with what is trained of the whole model, as far as this rank knows."""
         call = self._reader.read(args, kwargs)
-        if call.kind.trained != self._trained:
-            raise TensorOptError(
-                "requires_grad of parameters has changed since the model was planned, and stages "
-                "train those that were trained then; set it before find_stages"
-            )
-        return replace(call, kind=replace(call.kind, trained=self._maker.structure.trained))
+        return replace(call, kind=replace(call.kind, trained=self._trained))
 
     def _made(self, call: ModuleCall) -> StagePart:
         """What runs calls of this kind. Collective."""
@@ -185,6 +260,21 @@ class StageCalls:
         arguments: Arguments = pytree.tree_unflatten(values, kind.spec)
         self._attributes.write_all()
         return self._maker.structure.capture(arguments, kind.modes, kind.trained, kind.context)
+
+
+def _without(kind: CallKind, dims: Sequence[int | None]) -> CallKind:
+    """What calls have in common that differ in rows, and in what is trained."""
+    return replace(kind.without_rows(dims), trained=())
+
+
+def _alike(
+    names: Sequence[str], dims: Sequence[int | None], call: ModuleCall | None
+) -> dict[str, Any]:
+    """The inputs that all ranks should have alike."""
+    if call is None:
+        return {}
+    found = zip(names, call.values, dims, strict=True)
+    return {name: value for name, value, dim in found if is_compared(value, dim is not None)}
 
 
 def _on_meta(value: Any, kind: TensorKind | tuple[str, str]) -> Any:

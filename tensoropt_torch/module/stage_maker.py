@@ -9,28 +9,29 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tensoropt_torch.batches import micro_batched
+from tensoropt_torch.batches import batch_rows
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure
 from tensoropt_torch.frontend.python_calls import remember_hooks
 from tensoropt_torch.module.cut_constants import cut_constants
-from tensoropt_torch.module.stage_parts import (
+from tensoropt_torch.module.stage_assembly import (
     chunk_of,
-    dims_of,
+    output_dims_of,
     stage_part,
-    tied_of,
     variant_of_chunk,
 )
-from tensoropt_torch.module.stage_step import StageChunk, StagePart
+from tensoropt_torch.module.stage_part import StageChunk, StagePart, Tied
 from tensoropt_torch.module.stage_weights import StageWeightLoader
 from tensoropt_torch.module.stand_ins import stand_ins
 from tensoropt_torch.parameters.parameter_hooks import carry_hooks_over
 from tensoropt_torch.plan import StagedPlan, StagePlan
 from tensoropt_torch.program.stage_schedules import forward_only, schedules_of
-from tensoropt_torch.runtime.agreement import gather, on_all_ranks
+from tensoropt_torch.runtime.agreement import CallAgreement, gather, on_all_ranks
 from tensoropt_torch.runtime.stage_groups import StageGroups, note_place
-from tensoropt_torch.stages import StageGraph, cut_graph
+from tensoropt_torch.space.rows import OutputRows, rows_of_outputs
+from tensoropt_torch.space.search_space import unpriced_space
+from tensoropt_torch.stages import StageGraph
 from tensoropt_torch.stages.cut import tied_parameters
 from tensoropt_torch.steps.clipping import mark_copy
 from tensoropt_torch.values.weights import WeightSource, of_first_rank
@@ -41,9 +42,9 @@ class StageMaker:
 
     Attributes:
         groups: of the job.
+        agreement: of the ranks on what they call.
         structure: the model without values.
         root: what stands for the model, with what this stage has of it, once it is ``load``ed.
-        parameters: by first name, those of the stage that are trained.
         owned: by part, the first names of the parameters and buffers that its stage has.
     """
 
@@ -53,10 +54,10 @@ class StageMaker:
         self._model = model
         self._plan = plan
         self._device = device
-        self._captured = micro_batched(captured, plan.micro_batches)
-        self._graphs = cut_graph(self._captured, plan.cuts)
+        self._captured, self._graphs = plan.cut(captured)
         sizes = [size for size, _ in plan.parts[0].plan.settings.mesh_axes]
         self.groups = StageGroups(plan.stages, sizes, device)
+        self.agreement = CallAgreement(self.groups.control())
         self.structure = ModelStructure(model, captured.form, captured.blocks)
         self._numbers = range(self.groups.stage, len(self._graphs), plan.stages)
         self._parts = on_all_ranks(lambda: self._rank_parts(plan, self._graphs))
@@ -68,7 +69,7 @@ class StageMaker:
         self._shared = self._shared_parameters()
         self._constants: dict[str, torch.Tensor] = {}
         self.root: nn.Module = nn.Module()
-        self.parameters: dict[str, torch.Tensor] = {}
+        self._parameters: dict[str, nn.Parameter] = {}  # of the stage, by first name
 
     def _rank_parts(self, plan: StagedPlan, graphs: Sequence[StageGraph]) -> list[RankPart]:
         return [self._rank_part(plan.parts[n], graphs[n].captured) for n in self._numbers]
@@ -111,12 +112,7 @@ class StageMaker:
     @property
     def most_rows(self) -> int:
         """Of a micro-batch of the plan."""
-        counts = [
-            source.placeholder.meta["val"].shape[0]
-            for source in self._captured.inputs
-            if source.kind == "input" and source.placeholder.meta["val"].dim() > 0
-        ]
-        return int(counts[0]) if counts else 1
+        return batch_rows(self._captured, self._plan.shares.whole) or 1
 
     def load(self, weights: WeightSource) -> None:
         """Gives this rank its part of the parameters and buffers. Collective."""
@@ -141,14 +137,13 @@ class StageMaker:
         on_all_ranks(lambda: remember_hooks(self._model, root))
         on_all_ranks(lambda: carry_hooks_over(self._model, root, named))
         self.root = root
-        first = {n: values.parameters[n] for n in self._names if n in self._own}
+        self._parameters = {n: values.parameters[n] for n in self._names if n in self._own}
         numbers = {n: number for number, (n, _) in enumerate(self._model.named_parameters())}
-        for name, parameter in first.items():
+        for name, parameter in self._parameters.items():
             note_place(parameter, numbers[name], self.groups)
-        self.parameters = {n: p for n, p in first.items() if p.requires_grad}
         for name, (stages, _) in self._shared.items():
-            if name in first and self.groups.stage in stages[1:]:
-                mark_copy(first[name])
+            if name in self._parameters and self.groups.stage in stages[1:]:
+                mark_copy(self._parameters[name])
 
     def _shared_parameters(self) -> dict[str, tuple[tuple[int, ...], dist.ProcessGroup | None]]:
         """The parameters that several stages have, or several parts of one, in one order on all
@@ -174,8 +169,7 @@ class StageMaker:
         Raises:
             TensorOptError: on every rank; a stage would take what it does not have.
         """
-        captured = micro_batched(captured, plan.micro_batches)
-        graphs = cut_graph(captured, plan.cuts)
+        captured, graphs = plan.cut(captured)
         on_all_ranks(lambda: self._check_owned(graphs))
         parts = on_all_ranks(lambda: self._rank_parts(plan, graphs))
         tables = {
@@ -220,20 +214,27 @@ class StageMaker:
         own = {
             (number, place): dim
             for number, part in zip(self._numbers, parts, strict=True)
-            for place, dim in enumerate(dims_of(part))
+            for place, dim in enumerate(output_dims_of(part))
         }
-        shared = {name: group for name, (_, group) in self._shared.items()}
         return stage_part(
             self.groups,
             captured,
             graphs,
             schedules[self.groups.stage],
             chunks,
-            self.parameters,
-            tied_of(captured, shared) if makes_gradients else (),
+            {n: p for n, p in self._parameters.items() if p.requires_grad},
+            tuple(Tied(name, group) for name, (_, group) in self._shared.items()),
             {place: dim for found in gather(own) for place, dim in found.items()},
-            any(gather(any(chunk.variant.uses_seeds for chunk in chunks))),
+            self.agreement,
+            uses_seeds=any(gather(any(chunk.variant.uses_seeds for chunk in chunks))),
+            output_rows=self._output_rows(captured.batch or captured),
         )
+
+    def _output_rows(self, batch: CapturedModel) -> tuple[OutputRows, ...]:
+        shares = self._plan.shares
+        if shares.mode == "replicated":
+            return ()
+        return rows_of_outputs(batch, unpriced_space(batch.lowering, ()), shares, 1)
 
     def _chunk(
         self, own: StagePlan, graph: StageGraph, part: RankPart, tables: Mapping[str, torch.Tensor]

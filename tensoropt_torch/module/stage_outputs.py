@@ -24,6 +24,8 @@ class StageOutput:
         stage, chunk, place: whose chunk makes it, and its place among that chunk's outputs.
         join: how those of micro-batches become it.
         rows: the dim along which devices of the stage have shares; None: each has all of it.
+        is_summed: whether the sum of what these devices give for its gradient counts, where each
+            has all of it.
     """
 
     value: Any
@@ -34,14 +36,21 @@ class StageOutput:
     place: int
     join: Join
     rows: int | None
+    is_summed: bool
 
     @staticmethod
-    def of(value: object, at: tuple[int, int, int], join: Join, rows: int | None) -> StageOutput:
+    def of(
+        value: object,
+        at: tuple[int, int, int],
+        join: Join,
+        rows: int | None,
+        is_summed: bool,
+    ) -> StageOutput:
         """That of a node, or of what is no tensor; ``at``: stage, chunk and place."""
         tensor = value.meta.get("val") if isinstance(value, fx.Node) else None
         if not isinstance(tensor, torch.Tensor):
-            return StageOutput(value, (), None, *at, join, rows)
-        return StageOutput(None, tuple(tensor.shape), tensor.dtype, *at, join, rows)
+            return StageOutput(value, (), None, *at, join, rows, is_summed)
+        return StageOutput(None, tuple(tensor.shape), tensor.dtype, *at, join, rows, is_summed)
 
     @property
     def is_floating(self) -> bool:
@@ -68,3 +77,18 @@ class StageOutput:
             tensor = torch.empty(self.shape, dtype=self.dtype, device=groups.device)
         dist.broadcast(tensor, group=groups.column, group_src=self.stage)
         return tensor
+
+    def own_gradient(
+        self, gradient: torch.Tensor, number: int, count: int, groups: StageGroups
+    ) -> torch.Tensor | None:
+        """What this rank has of the output's gradient in micro-batch ``number`` of so many; None:
+        nothing, where another one has it."""
+        own = gradient
+        if self.join == "same":
+            if number != count - 1:
+                return None
+        elif self.join != "sum":
+            own = own.chunk(count, self.join)[number]
+        if self.rows is not None:
+            return own.chunk(groups.devices_of_stage, self.rows)[groups.rank]
+        return torch.zeros_like(own) if self.is_summed and groups.rank else own

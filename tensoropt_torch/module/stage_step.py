@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
-from torch.utils import _pytree as pytree
 
-from tensoropt_torch.frontend import CapturedModel
-from tensoropt_torch.module.delivery import Waiting, delivered
-from tensoropt_torch.module.gradient_sinks import StepSink
-from tensoropt_torch.module.micro_batched import JoinedOutputs, MicroBatched, seed_of
-from tensoropt_torch.module.stage_outputs import StageOutput
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.module.delivery import Deferred, Owed, Waiting, delivered
+from tensoropt_torch.module.stage_chunk import ChunkStep
+from tensoropt_torch.module.stage_part import StagePart
 from tensoropt_torch.module.stage_transfers import StageTransfers
-from tensoropt_torch.module.variant import Variant
 from tensoropt_torch.parameters.kept_gradients import reduce_before_adding
 from tensoropt_torch.parameters.local_parts import local_tensor
-from tensoropt_torch.program.schedule import Hold, Join, ReduceGradients, Release, Repeat
+from tensoropt_torch.program.schedule import Deliver, Hold, Join, ReduceGradients, Release, Repeat
 from tensoropt_torch.program.stage_schedules import (
     AwaitSends,
     Compute,
@@ -33,221 +28,13 @@ from tensoropt_torch.program.stage_schedules import (
     SendValues,
     ShareOutputs,
     StageAction,
-    StageSchedule,
     SumTied,
     Transfer,
 )
-from tensoropt_torch.runtime import reuse
+from tensoropt_torch.runtime.digests import digest_of_text
 from tensoropt_torch.runtime.lost_ranks import LostRanksError, waiting
-from tensoropt_torch.runtime.stage_groups import StageGroups
 from tensoropt_torch.runtime.whereabouts import Place, note
-from tensoropt_torch.stages import Crossing, StageGraph
-
-
-@dataclass(frozen=True)
-class StageChunk:
-    """A part of the model on this rank.
-
-    Attributes:
-        graph: of the part.
-        variant: what runs it.
-        received, sent: the shapes that this rank has of what comes and goes.
-        alone: which of ``sent`` every device has whole, though inputs are shared out: of their
-            gradients the ranks' sum counts.
-    """
-
-    graph: StageGraph
-    variant: Variant
-    received: tuple[tuple[int, ...], ...]
-    sent: tuple[tuple[int, ...], ...]
-    alone: tuple[bool, ...]
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """The numbers of the sources that are received, by name."""
-        names = {crossing.name for crossing in self.graph.received}
-        return {
-            source.names[0]: number
-            for number, source in enumerate(self.variant.captured.sources)
-            if source.kind == "input" and source.placeholder.name in names
-        }
-
-    @property
-    def batch(self) -> MicroBatched:
-        """How it runs micro-batches."""
-        assert self.variant.batch is not None
-        return self.variant.batch
-
-
-@dataclass(frozen=True)
-class Tied:
-    """A parameter that several stages have, or several chunks of one.
-
-    Attributes:
-        name: the first of its names.
-        group: of the ranks of other stages that have the same part; None: there is no other.
-        is_reached: whether the loss depends on it.
-    """
-
-    name: str
-    group: dist.ProcessGroup | None
-    is_reached: bool
-
-
-@dataclass(frozen=True)
-class StagePart:
-    """What a rank of a stage has to run.
-
-    Attributes:
-        schedule: of the stage.
-        chunks: of the stage.
-        parameters: by first name, those of the stage that are trained.
-        tied: in the order in which all ranks add them up.
-        outputs: of the model.
-        loss: which of them is differentiated; -1: none is.
-        out_spec: the containers of the outputs.
-        uses_seeds: whether a stage draws random numbers.
-        rows: the dims of inputs whose rows are shared out to devices of a stage, by name.
-        shares: to how many.
-        captured: the graph of the whole batch.
-    """
-
-    groups: StageGroups
-    schedule: StageSchedule
-    chunks: tuple[StageChunk, ...]
-    parameters: Mapping[str, torch.Tensor]
-    tied: tuple[Tied, ...]
-    outputs: tuple[StageOutput, ...]
-    loss: int
-    out_spec: pytree.TreeSpec
-    uses_seeds: bool
-    rows: Mapping[str, int]
-    shares: int
-    captured: CapturedModel
-
-    def cut(self, name: str, value: Any) -> Any:
-        """The share of this rank of every micro-batch of an input."""
-        if self.rows.get(name) is None or self.shares == 1:
-            return value
-        micro = value.chunk(self.schedule.micro_batches)
-        return torch.cat([rows.chunk(self.shares)[self.groups.rank] for rows in micro])
-
-
-class _Flight:
-    """A micro-batch in a chunk, between forward and backward."""
-
-    def __init__(self) -> None:
-        self.received: list[torch.Tensor] = []
-        self.sent: list[torch.Tensor] = []
-        self.loss: torch.Tensor | None = None
-
-
-class _ChunkStep:
-    """A chunk in one step.
-
-    Args:
-        inputs: of the model, whole.
-        kept: the names of parameters whose gradients are not reduced.
-    """
-
-    def __init__(
-        self,
-        chunk: StageChunk,
-        part: StagePart,
-        inputs: Sequence[Any],
-        seed: int,
-        kept: Collection[str],
-    ) -> None:
-        self.chunk = chunk
-        self._seed = seed
-        self._makes_gradients = part.schedule.makes_gradients
-        variant = chunk.variant
-        own = [inputs[number] for number in chunk.graph.inputs]
-        blank = [None] * len(chunk.graph.received)
-        # Totals are of the whole batch, which every rank has.
-        self._values = variant.detached_values([*own, *blank])
-        for number, source in enumerate(variant.captured.sources):
-            if source.kind == "input" and number not in chunk.places.values():
-                self._values[number] = part.cut(source.names[0], self._values[number])
-        self.leaves: dict[str, torch.Tensor] = {}
-        if self._makes_gradients:
-            for number, _ in variant.trained():
-                name = variant.captured.sources[number].names[0]
-                self._values[number] = self.leaves[name] = self._values[number].requires_grad_()
-        self.sink = StepSink(variant.hooked.borders, self.leaves, kept)
-        self._held: tuple[torch.Tensor, ...] = ()
-        self._flights: dict[int, _Flight] = {}
-        micro = variant.captured.micro_batching
-        assert micro is not None
-        self.outputs = JoinedOutputs(micro.joins[: len(chunk.graph.outputs)])
-
-    def hold(self) -> None:
-        head = self.chunk.variant.hooked.head
-        if head is not None and self._makes_gradients:
-            with torch.no_grad():
-                self._held = head.forward(*self._values, 0)
-
-    def release(self) -> None:
-        self._held, self._values = (), []
-
-    def flight(self, number: int) -> _Flight:
-        return self._flights.setdefault(number, _Flight())
-
-    def forward(self, number: int) -> None:
-        graph = self.chunk.graph
-        flight = self.flight(number)
-        values = list(self.chunk.batch.part(self._values, number))
-        for crossing, tensor in zip(graph.received, flight.received, strict=True):
-            values[self.chunk.places[crossing.name]] = tensor
-        made = self._made(values, seed_of(self._seed, number))
-        flight.sent = list(made[len(graph.outputs) :])
-        loss = self.chunk.batch.loss
-        flight.loss = made[loss] if loss >= 0 and self._makes_gradients else None
-        self.outputs.add(number, made[: len(graph.outputs)])
-
-    def _made(self, values: Sequence[Any], seed: int) -> Sequence[Any]:
-        variant = self.chunk.variant
-        if not self._makes_gradients:
-            with torch.no_grad():
-                return variant.forward(*values, seed)
-        watched = self.sink.reduced.watched(values, self.leaves)
-        with reuse.ReuseRegistry(variant.plan.settings.overlap, variant.name_of):
-            made: Sequence[Any] = variant.hooked.body.forward(
-                *watched, seed, *self._held, self.sink
-            )
-        return made
-
-    def backward(self, number: int, gradients: Sequence[torch.Tensor], reduces: bool) -> None:
-        flight = self.flight(number)
-        self.sink.is_last = reduces
-        trained = [
-            tensor
-            for crossing, tensor in zip(self.chunk.graph.sent, flight.sent, strict=True)
-            if crossing.has_gradient
-        ]
-        pairs: list[tuple[torch.Tensor, torch.Tensor | None]] = [
-            (tensor, gradient)
-            for tensor, gradient in zip(trained, gradients, strict=True)
-            if tensor.requires_grad
-        ]
-        if flight.loss is not None:
-            pairs.append((flight.loss, None))
-        flight.sent, flight.loss = [], None
-        if pairs:
-            tensors, outer = zip(*pairs, strict=True)
-            torch.autograd.backward(list(tensors), list(outer))
-
-    def gradients_to_send(self, number: int) -> list[torch.Tensor]:
-        """Of what was received, with which the micro-batch is done here."""
-        flight = self._flights.pop(number)
-        found = []
-        for crossing, tensor in zip(self.chunk.graph.received, flight.received, strict=True):
-            if crossing.has_gradient:
-                gradient = tensor.grad
-                found.append(
-                    crossing.packed(torch.zeros_like(tensor) if gradient is None else gradient)
-                )
-        return found
+from tensoropt_torch.stages import Crossing
 
 
 class StageStep:
@@ -272,29 +59,63 @@ class StageStep:
         self._part = part
         self._schedule = part.schedule
         self._keeps = not reduces
+        self._outer: Mapping[int, torch.Tensor] | None = None  # gradients of outputs, if deferred
         self._adds_kept = adds_kept
         tied = {tied.name for tied in part.tied}
         kept = frozenset() if reduces else frozenset(part.parameters.keys() - tied)
-        self._chunks = [_ChunkStep(chunk, part, inputs, seed, kept) for chunk in part.chunks]
-        self._transfers = StageTransfers(part.schedule, part.groups, self._memory)
+        self._chunks = [ChunkStep(chunk, part, inputs, seed, kept) for chunk in part.chunks]
+        self._transfers = self._transfers_of(part.schedule.call)
         self._gradients: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
         self._ready: dict[str, torch.Tensor | None] = {}
         self._made: list[list[Any]] = []  # the outputs of each chunk
         self._outputs: list[Any] = []
 
     def run(self) -> list[Any]:
-        """The outputs, of which the loss has a backward that gives the parameters their
-        gradients."""
-        for action in self._schedule.call:
+        """The outputs, whose backward gives the parameters their gradients."""
+        self._run(self._schedule.call)
+        return self._delivered() if self._schedule.makes_gradients else self._outputs
+
+    def run_backward(self, outer: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """The gradients of the parameters, of a step whose gradients are deferred, for those of
+        the floating outputs.
+
+        Raises:
+            TensorOptError: on every rank; they differentiate different outputs.
+        """
+        part = self._part
+        pairs = zip(part.floating, outer, strict=True)
+        self._outer = {number: gradient for number, gradient in pairs if gradient is not None}
+        _agree(part, sorted(self._outer))
+        self._transfers = self._transfers_of(self._schedule.backward)
+        self._run(self._schedule.backward)
+        return self._gradients_made
+
+    @property
+    def _gradients_made(self) -> list[torch.Tensor | None]:
+        """Of what backward is delivered to."""
+        return [self._ready[name] for name in self._part.parameters] or [None]
+
+    def _transfers_of(self, actions: Sequence[StageAction]) -> StageTransfers:
+        return StageTransfers(self._schedule, actions, self._part.groups, self._memory)
+
+    @property
+    def _ends(self) -> Iterable[int]:
+        """The outputs that are differentiated."""
+        return (self._part.loss,) if self._outer is None else self._outer
+
+    def _run(self, actions: Sequence[StageAction]) -> None:
+        for action in actions:
+            if isinstance(action, Deliver):
+                continue
             try:
                 _RUN[type(action)](self, action)
             except LostRanksError as error:
                 raise LostRanksError(f"{self._where(action)}: {error}") from None
             except Exception as error:
                 error.add_note(f"in {self._where(action)}")
-                note(Place(f"{self._where(action)}, where it has failed", "forward"))
+                kind = "forward" if self._outer is None else "backward"
+                note(Place(self._where(action), kind), error)
                 raise
-        return self._delivered() if self._schedule.makes_gradients else self._outputs
 
     def _where(self, action: StageAction) -> str:
         """For errors."""
@@ -306,11 +127,19 @@ class StageStep:
 
     def _delivered(self) -> list[Any]:
         part, outputs = self._part, self._outputs
-        parameters = [*part.parameters.values()]
-        places = [index for index, output in enumerate(part.outputs) if output.is_floating]
-        ready = [self._ready[name] for name in part.parameters]
-        owed = Waiting(places.index(part.loss), ready, self._keeps)
-        found = delivered(owed, [outputs[index] for index in places], parameters)
+        parameters, places = [*part.parameters.values()], part.floating
+        # A stage of which nothing is trained is called like the others.
+        leaves = parameters or [torch.zeros((), requires_grad=True)]
+        # Whose backward keeps this step: nothing of it may keep them.
+        self._outputs, self._made = [], []
+        for chunk in self._chunks:
+            chunk.forget_outputs()
+        owed: Owed
+        if self._schedule.is_deferred:
+            owed = Deferred(self.run_backward, self._keeps)
+        else:
+            owed = Waiting(places.index(part.loss), self._gradients_made, self._keeps)
+        found = delivered(owed, [outputs[index] for index in places], leaves)
         if self._adds_kept:
             reduce_before_adding(parameters)
         for index, tensor in zip(places, found, strict=True):
@@ -374,7 +203,23 @@ class StageStep:
 
     def backward(self, action: RunBackward) -> None:
         gradients = self._gradients.pop((action.micro_batch, action.chunk), ())
-        self._chunks[action.chunk].backward(action.micro_batch, gradients, action.reduces)
+        outer = self._of_outputs(action)
+        self._chunks[action.chunk].backward(action.micro_batch, gradients, outer, action.reduces)
+
+    def _of_outputs(self, action: RunBackward) -> dict[int, torch.Tensor | None]:
+        """What backward of a micro-batch begins with, by place among the chunk's outputs."""
+        if self._outer is None:
+            loss = self._chunks[action.chunk].chunk.batch.loss
+            return {loss: None} if loss >= 0 else {}
+        groups, count = self._part.groups, self._schedule.micro_batches
+        found: dict[int, torch.Tensor | None] = {}
+        for number, gradient in self._outer.items():
+            output = self._part.outputs[number]
+            if (output.stage, output.chunk) == (groups.stage, action.chunk):
+                own = output.own_gradient(gradient, action.micro_batch, count, groups)
+                if own is not None:
+                    found[output.place] = own
+        return found
 
     def send_gradients(self, action: SendGradients) -> None:
         gradients = self._chunks[action.chunk].gradients_to_send(action.micro_batch)
@@ -397,7 +242,8 @@ class StageStep:
             found = [gradient for gradient in made if gradient is not None]
             for other in found[1:]:
                 local_tensor(found[0]).add_(local_tensor(other))
-            self._ready[name] = found[0] if found else None
+            is_reached = self._outer is None or self._part.is_reached(name, self._ends)
+            self._ready[name] = found[0] if found and is_reached else None
 
     def sum_tied(self, _: SumTied) -> None:
         for tied in self._part.tied:
@@ -405,7 +251,7 @@ class StageStep:
                 continue
             parameter = self._part.parameters[tied.name]
             gradient = self._ready[tied.name]
-            if not tied.is_reached:
+            if not self._part.is_reached(tied.name, self._ends):
                 continue
             if gradient is None:
                 gradient = torch.zeros_like(parameter)
@@ -430,6 +276,21 @@ class StageStep:
                 output.shared(self._made[output.chunk], count, groups)
                 for output in self._part.outputs
             ]
+
+
+def _agree(part: StagePart, ends: Sequence[int]) -> None:
+    """Raises TensorOptError on every rank unless all differentiate these outputs."""
+    text = f"backward of outputs {', '.join(map(str, ends)) or 'none'} of its last call"
+    digest = digest_of_text(text)
+    if part.agreement.begin(digest, 0).is_reached():
+        return
+    flags: dict[str, bool] = {}  # which calls tell of besides
+    reports = part.agreement.exchange((digest, text, flags))
+    other = next(rank for rank, (found, *_) in enumerate(reports) if found != reports[0][0])
+    raise TensorOptError(
+        f"the ranks go different ways: rank 0 with {reports[0][1]}; rank {other} with "
+        f"{reports[other][1]}; call the module, and backward, alike on all ranks"
+    )
 
 
 def _empty(crossing: Crossing, shape: Sequence[int], device: torch.device) -> torch.Tensor:

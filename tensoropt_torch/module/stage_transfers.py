@@ -14,6 +14,7 @@ from tensoropt_torch.program.stage_schedules import (
     ReceiveValues,
     SendGradients,
     SendValues,
+    StageAction,
     StageSchedule,
     Transfer,
 )
@@ -33,20 +34,26 @@ class _Expected:
 
 
 class StageTransfers:
-    """Of one step of one rank, which does what ``schedule`` says in its order.
+    """Of one step of one rank, which does these actions of its ``schedule`` in their order.
 
     Args:
         memory: makes that of what is received.
     """
 
-    def __init__(self, schedule: StageSchedule, groups: StageGroups, memory: Memory) -> None:
+    def __init__(
+        self,
+        schedule: StageSchedule,
+        actions: Sequence[StageAction],
+        groups: StageGroups,
+        memory: Memory,
+    ) -> None:
         self._schedule = schedule
         self._groups = groups
         self._memory = memory
         self._sent: dict[SendValues | SendGradients, list[tuple[dist.Work, torch.Tensor]]] = {}
         kinds = (ReceiveValues, ReceiveGradients)
         self._to_come: Mapping[type[Transfer], deque[Transfer]] = {
-            kind: deque(a for a in schedule.call if isinstance(a, kind)) for kind in kinds
+            kind: deque(a for a in actions if isinstance(a, kind)) for kind in kinds
         }
         self._expected: dict[type[Transfer], _Expected | None] = dict.fromkeys(kinds)
         for kind in kinds:

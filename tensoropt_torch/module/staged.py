@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
+from torch.utils import checkpoint
 
 from tensoropt_torch.calls.attribute_watch import AttributeWatch
 from tensoropt_torch.calls.capture_check import CaptureCheck, ComparedBefore
@@ -22,7 +25,8 @@ from tensoropt_torch.module.parallelize import seed_generator
 from tensoropt_torch.module.programs import ModulePrograms
 from tensoropt_torch.module.stage_calls import StageCalls, StageVariantOptions
 from tensoropt_torch.module.stage_maker import StageMaker
-from tensoropt_torch.module.stage_step import StagePart, StageStep
+from tensoropt_torch.module.stage_part import StagePart
+from tensoropt_torch.module.stage_step import StageStep
 from tensoropt_torch.module.step_hooks import watch_optimizers
 from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.parameters.kept_gradients import is_kept
@@ -65,8 +69,8 @@ def parallelize_stages(
     attributes = AttributeWatch(maker.root, maker.structure.module, model, captured.form.loss_fn)
     check = CaptureCheck.make(model, check_capture, compared)
     calls = StageCalls(maker, plan, base, device, attributes, check, options)
-    programs = StagePrograms(plan, base, storage, calls)
-    module = StagedModule(plan, storage, programs, maker.foreign)
+    programs = StagePrograms(plan, base, storage, calls, frozenset(maker.foreign))
+    module = StagedModule(plan, storage, programs)
     watch_optimizers(model, module)
     agree_on_infinite_gradients()
     watch_norms_of_stages()
@@ -84,12 +88,22 @@ def _check_world(plan: StagedPlan) -> None:
 
 
 class StagePrograms(ModulePrograms):
-    """Runs the steps of a stage."""
+    """Runs the steps of a stage.
+
+    Attributes:
+        foreign: the names of what other stages have, and this one does not.
+    """
 
     def __init__(
-        self, plan: StagedPlan, base: StagePart, storage: ModuleStorage, calls: StageCalls
+        self,
+        plan: StagedPlan,
+        base: StagePart,
+        storage: ModuleStorage,
+        calls: StageCalls,
+        foreign: frozenset[str],
     ) -> None:
         super().__init__(base.chunks[0].variant, storage, seed_generator(plan.fingerprint))
+        self.foreign = foreign
         self.groups = base.groups
         self._calls = calls
         self._keeps = False  # gradients may be kept
@@ -99,20 +113,34 @@ class StagePrograms(ModulePrograms):
     ) -> Any:
         """See ``ModulePrograms``."""
         mark = "" if reduces else ", without gradient synchronisation"
-        part, inputs = self._calls.find(args, kwargs, mark)
+        found = self._calls.find(args, kwargs, mark)
+        part = found.part
         seed = 0
         if part.uses_seeds:
             seed = int(torch.randint(2**62, (), generator=self.seeds))
         adds_kept = reduces and self._finds_kept()
         self._keeps = self._keeps or (part.schedule.makes_gradients and not reduces)
-        with autocast_off(current_autocast()), run_by(self._storage.root):
-            step = StageStep(part, inputs, seed, reduces=reduces, adds_kept=adds_kept)
-            outputs = step.run()
-        return pytree.tree_unflatten(outputs, part.out_spec)
+        root = self._storage.root
+        with autocast_off(current_autocast()), run_by(root), _outside_of_checkpoints():
+            step = StageStep(part, found.inputs, seed, reduces=reduces, adds_kept=adds_kept)
+            outputs = found.own(step.run(), averages)
+        return pytree.tree_unflatten(list(outputs), part.out_spec)
 
     def _finds_kept(self) -> bool:
         self._keeps = self._keeps and any(is_kept(p) for p in self._storage.parameters())
         return self._keeps
+
+
+@contextmanager
+def _outside_of_checkpoints() -> Iterator[None]:
+    """Inside of one around the module, what a step keeps is not made again: its backward would
+    call the module, and all stages, once more in the middle of a step."""
+    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    if hooks is None or hooks[0].__module__ != checkpoint.__name__:
+        yield
+        return
+    with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        yield
 
 
 def _named(root: nn.Module) -> list[list[tuple[str, torch.Tensor]]]:
@@ -123,20 +151,15 @@ def _named(root: nn.Module) -> list[list[tuple[str, torch.Tensor]]]:
 class StagedModule(ParallelModule):
     """A rank's stage of a model: a ``ParallelModule`` whose parameters are those of the stage.
 
-    Every rank is called with the same global batch and gets the outputs of the whole model.
+    Every rank is called with its share of the batch, if the plan was made with
+    ``inputs='sharded'``, else with all of it, and gets the outputs of the whole model likewise.
     Calls of other kinds than the example of the plan run through the same stages.
     """
 
-    def __init__(
-        self,
-        plan: StagedPlan,
-        storage: ModuleStorage,
-        programs: StagePrograms,
-        foreign: set[str],
-    ) -> None:
+    def __init__(self, plan: StagedPlan, storage: ModuleStorage, programs: StagePrograms) -> None:
         any_plan: Any = plan
         super().__init__(any_plan, storage, programs)
-        other = frozenset(foreign)
+        other = programs.foreign
         known = other.union(*({n for n, _ in own} for own in _named(storage.root)))
 
         def leave_out(_: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -158,6 +181,15 @@ class StagedModule(ParallelModule):
 # No attribute of the module: all names but a few are those of the model.
 def groups_of(parallel: StagedModule) -> StageGroups:
     """Of the job."""
+    return _programs_of(parallel).groups
+
+
+def foreign_of(parallel: StagedModule) -> frozenset[str]:
+    """The names of parameters and buffers that other stages have, and this one does not."""
+    return _programs_of(parallel).foreign
+
+
+def _programs_of(parallel: StagedModule) -> StagePrograms:
     programs = programs_of(parallel)
     assert isinstance(programs, StagePrograms)
-    return programs.groups
+    return programs

@@ -286,7 +286,7 @@ def emit_variant(
         )
         variant.reach = Reach(part.captured)
     settings = settings or part.plan.settings
-    rows = rows_of_inputs(part.captured, settings)
+    rows = rows_of_inputs(part.captured, settings.shares)
     variant.input_rows = tuple(rows.get(name) for name in variant.input_names)
     variant.output_rows = part.output_rows(settings)
     return variant

@@ -9,6 +9,7 @@ from tensoropt_torch.space.options import ReduceDType
 from tensoropt_torch.space.settings import (
     Guarantee,
     InputMode,
+    InputShares,
     MeasuredCurve,
     OpRecord,
     Settings,
@@ -21,6 +22,7 @@ __all__ = [
     "Constraint",
     "Guarantee",
     "InputMode",
+    "InputShares",
     "MeasuredCurve",
     "OpRecord",
     "Pins",

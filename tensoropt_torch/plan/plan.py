@@ -22,7 +22,7 @@ from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan.files import from_text, read_plan, to_text, write_plan
 from tensoropt_torch.plan.parts import Parts, PlanPart, VariantStrategy, only_part
 from tensoropt_torch.space.choices import Choices
-from tensoropt_torch.space.settings import EXACT, Guarantee, InputMode, Settings
+from tensoropt_torch.space.settings import EXACT, Guarantee, InputMode, InputShares, Settings
 from tensoropt_torch.telling.details import details_of
 from tensoropt_torch.telling.diff import PlanDiff, diff
 from tensoropt_torch.telling.facts import as_html, in_one_line, origin_of
@@ -167,6 +167,16 @@ class Plan(Record):
     @property
     def inputs(self) -> InputMode:
         return self.settings.inputs
+
+    @property
+    def shares(self) -> InputShares:
+        """Which inputs each rank gets its own share of."""
+        return self.settings.shares
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether operators may run again in backward."""
+        return self.settings.recompute
 
     @property
     def strategy_hash(self) -> str:

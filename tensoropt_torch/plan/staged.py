@@ -23,8 +23,8 @@ from tensoropt_torch.plan.files import (
     write_plan,
 )
 from tensoropt_torch.plan.plan import Plan
-from tensoropt_torch.space.settings import EXACT, Guarantee
-from tensoropt_torch.stages.cut import cut_graph
+from tensoropt_torch.space.settings import EXACT, REPLICATED, Guarantee, InputMode, InputShares
+from tensoropt_torch.stages.cut import StageGraph, cut_graph
 from tensoropt_torch.telling.diff import PlanDiff
 from tensoropt_torch.telling.stages import (
     COLUMNS,
@@ -62,6 +62,8 @@ class StagedPlan(Record):
         stages: how many there are.
         micro_batches: of a step.
         schedule: in which order stages run them.
+        shares: which inputs of a call each rank gets its own share of; the stages compute the
+            batch of all ranks.
         time_s: predicted time of a step, as the actions of all stages take it.
         sent_s: between parts, what a micro-batch's values and its gradients take on their way.
         frontier: all points of the frontier it was picked from, as (bytes, seconds).
@@ -81,12 +83,23 @@ class StagedPlan(Record):
     frontier: tuple[tuple[NotNegative, NotNegative], ...] = ()
     guarantee: Guarantee = EXACT
     peaks: tuple[Bytes, ...] = ()
+    shares: InputShares = REPLICATED
     captured: InstanceOf[CapturedModel] | None = field(default=None, compare=False, repr=False)
 
     @property
     def chunks(self) -> int:
         """How many parts each stage has."""
         return len(self.parts) // self.stages
+
+    @property
+    def inputs(self) -> InputMode:
+        """Whether a call is given this rank's share of the batch, or all of it."""
+        return self.shares.mode
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether operators may run again in backward."""
+        return any(part.plan.recomputes for part in self.parts)
 
     @property
     def memory_bytes(self) -> float:
@@ -109,12 +122,22 @@ class StagedPlan(Record):
         """Those of the parts; with the graphs of these, if the model is at hand."""
         if self.captured is None:
             return tuple(part.plan for part in self.parts)
-        captured = micro_batched(self.captured, self.micro_batches)
-        graphs = cut_graph(captured, self.cuts)
+        _, graphs = self.cut(self.captured)
         return tuple(
             replace(part.plan, captured=graph.captured)
             for part, graph in zip(self.parts, graphs, strict=True)
         )
+
+    def cut(self, captured: CapturedModel) -> tuple[CapturedModel, list[StageGraph]]:
+        """The graph of a micro-batch of a model, and its parts. GPipe makes gradients after all
+        forwards, of whatever is computed of the outputs.
+
+        Raises:
+            TensorOptError: it cannot be cut so; says what is in the way.
+        """
+        deferred = self.schedule == "gpipe"
+        micro = micro_batched(captured, self.micro_batches, self.shares.whole, deferred=deferred)
+        return micro, cut_graph(micro, self.cuts, deferred=deferred)
 
     def with_model(self, captured: CapturedModel) -> StagedPlan:
         """The same plan with the model at hand."""
@@ -133,7 +156,10 @@ class StagedPlan(Record):
     @property
     def hash(self) -> str:
         """Equal for equal plans."""
-        own = (self.fingerprint, self.cuts, self.stages, self.micro_batches, self.schedule)
+        own = (
+            *(self.fingerprint, self.cuts, self.stages, self.micro_batches, self.schedule),
+            self.shares,
+        )
         parts = [(p.plan.hash, sorted(p.storage.items()), p.first_draw) for p in self.parts]
         return hashlib.sha256(repr((own, parts)).encode()).hexdigest()[:16]
 

@@ -144,7 +144,7 @@ def plannable_counts(task: PlanningTask) -> list[int]:
     counts = device_counts(task.cluster)
     if task.inputs == "replicated":
         return counts
-    rows = rows_of_inputs(task.captured, task.settings(1))
+    rows = rows_of_inputs(task.captured, task.settings(1).shares)
     inputs = (s for s in task.captured.inputs if s.names[0] in rows)
     batches = [s.placeholder.meta["val"].shape[rows[s.names[0]]] for s in inputs]
     return [count for count in counts if all(batch % count == 0 for batch in batches)]

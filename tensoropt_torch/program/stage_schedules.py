@@ -120,7 +120,8 @@ class StageSchedule:
         stage, stages: which it is, and how many there are.
         micro_batches, chunks: how many there are.
         call: what the call of the module does.
-        backward: what backward of its outputs does.
+        backward: what backward of its outputs does: it gives the gradients to the parameters, and
+            with GPipe makes them as well.
     """
 
     stage: int
@@ -131,14 +132,25 @@ class StageSchedule:
     backward: tuple[StageAction, ...]
 
     @property
+    def actions(self) -> tuple[StageAction, ...]:
+        """All of a step."""
+        return (*self.call, *self.backward)
+
+    @property
     def computes(self) -> list[Compute]:
         """Its forwards and backwards, in their order."""
-        return [action for action in self.call if isinstance(action, RunForward | RunBackward)]
+        return [action for action in self.actions if isinstance(action, RunForward | RunBackward)]
 
     @property
     def makes_gradients(self) -> bool:
         """Whether there is a backward for each forward."""
-        return any(isinstance(action, RunBackward) for action in self.call)
+        return any(isinstance(action, RunBackward) for action in self.actions)
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether gradients are made in backward of what the call returns, so of whatever loss is
+        computed of that, and scaled as it is."""
+        return any(isinstance(action, RunBackward) for action in self.backward)
 
     @property
     def in_flight(self) -> int:
@@ -165,14 +177,10 @@ def _short(action: Compute) -> str:
 
 
 def gpipe(stages: int, micro_batches: int) -> tuple[StageSchedule, ...]:
-    """All forwards, then all backwards: all micro-batches are in flight."""
+    """All forwards, and in backward of what the call returns all backwards: all micro-batches
+    are in flight."""
     _check(stages, micro_batches)
-    forwards = [RunForward(number) for number in range(micro_batches)]
-    backwards = [RunBackward(number) for number in range(micro_batches)]
-    return tuple(
-        _scheduled(stage, stages, micro_batches, 1, [*forwards, *backwards])
-        for stage in range(stages)
-    )
+    return tuple(_deferred(stage, stages, micro_batches) for stage in range(stages))
 
 
 def one_forward_one_backward(stages: int, micro_batches: int) -> tuple[StageSchedule, ...]:
@@ -307,12 +315,23 @@ def _scheduled(
     call: list[StageAction] = [Hold()]
     for action in order:
         call += _with_transfers(action, stage, stages, chunks, last)
-    call.append(Release())
-    if last:
-        call += [ReduceGradients(), SumTied()]
-    call += [AwaitSends(), Join(), ShareOutputs()]
+    end: list[StageAction] = [ReduceGradients(), SumTied()] if last else []
+    call += [Release(), *end, AwaitSends(), Join(), ShareOutputs()]
     backward = (Deliver(),) if last else ()
     return StageSchedule(stage, stages, micro_batches, chunks, tuple(call), backward)
+
+
+def _deferred(stage: int, stages: int, micro_batches: int) -> StageSchedule:
+    """Of ``gpipe``."""
+    last = {0: micro_batches - 1}
+    call: list[StageAction] = [Hold()]
+    backward: list[StageAction] = []
+    for number in range(micro_batches):
+        call += _with_transfers(RunForward(number), stage, stages, 1, last)
+        backward += _with_transfers(RunBackward(number), stage, stages, 1, last)
+    call += [AwaitSends(), Join(), ShareOutputs()]
+    backward += [Release(), ReduceGradients(), SumTied(), AwaitSends(), Deliver()]
+    return StageSchedule(stage, stages, micro_batches, 1, tuple(call), tuple(backward))
 
 
 def _with_transfers(

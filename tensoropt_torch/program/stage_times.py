@@ -103,9 +103,9 @@ class _Run:
         while sum(self._advance(stage) for stage in range(self._stages)):
             pass  # each of them is asked once more, whatever the others do
         waiting = [
-            f"stage {s.stage} for {s.call[at]}"
+            f"stage {s.stage} for {s.actions[at]}"
             for s, at in zip(self._schedules, self._next, strict=True)
-            if at < len(s.call)
+            if at < len(s.actions)
         ]
         if waiting:
             raise TensorOptError(f"stages wait for each other: {'; '.join(waiting)}")
@@ -121,9 +121,9 @@ class _Run:
 
     def _advance(self, stage: int) -> bool:
         """Whether the stage could do something."""
-        call = self._schedules[stage].call
+        actions = self._schedules[stage].actions
         start = self._next[stage]
-        while self._next[stage] < len(call) and self._does(stage, call[self._next[stage]]):
+        while self._next[stage] < len(actions) and self._does(stage, actions[self._next[stage]]):
             self._next[stage] += 1
         return self._next[stage] > start
 

@@ -218,6 +218,8 @@ def _describe(rank: int, note: Note | None) -> str:
         return f"rank {rank} has ended{how}, after {place.what}"
     if note.state == "past":
         return f"rank {rank} is past {place.what}, begun at {_clock(place.since)}"
+    if note.error:
+        return f"rank {rank} has failed in {place.what} with {note.error}"
     return (
         f"rank {rank} began {place.what} at {_clock(place.since)}, and nothing of ours after that"
     )
@@ -249,7 +251,8 @@ def likely(notes: Mapping[int, Note], size: int, reason: str = "") -> str:
 
 def _has_failed(note: Note) -> bool:
     """By itself: not since it waited for others, in a collective of the program's own."""
-    return note.state == "ended" and bool(note.error) and not _tells_of_a_wait(note.error)
+    is_over = note.state in ("began", "ended")
+    return is_over and bool(note.error) and not _tells_of_a_wait(note.error)
 
 
 def _alone(notes: Mapping[int, Note]) -> tuple[str, list[int]] | None:

@@ -24,7 +24,7 @@ from tensoropt_torch.runtime.meshes import make_group, mesh_axes_of
 
 STAGE_AXIS = 1  # the axis set
 
-_meshes: weakref.WeakSet[DeviceMesh] = weakref.WeakSet()
+_made: weakref.WeakSet[StageGroups] = weakref.WeakSet()
 _places: Any = WeakIdKeyDictionary()  # StagePlace by parameter
 
 
@@ -50,12 +50,17 @@ class StageGroups:
         self.stage, self.rank = divmod(dist.get_rank(), dist.get_world_size() // stages)
         inner = tuple(f"axis{index + 1}" for index in range(len(names)))
         self.mesh = self._all.mesh()[inner]
-        _meshes.add(self.mesh)
+        _made.add(self)
         self._all.create([STAGE_AXIS])
         self.column = self._all.group(STAGE_AXIS)
         self._between = [self._new_column() for _ in range(4)]
         self._stage_axes = (1 << len(self._sizes)) - 1
         self.create([self._stage_axes] if self._stage_axes else [])
+
+    @property
+    def devices_of_stage(self) -> int:
+        """How many each has."""
+        return dist.get_world_size() // self.stages
 
     def _new_column(self) -> dist.ProcessGroup:
         sizes = self.stages, *self._sizes
@@ -88,14 +93,14 @@ class StageGroups:
 
     def global_rank(self, stage: int, rank: int | None = None) -> int:
         """Of a rank of a stage, by default of the same as this one."""
-        size = dist.get_world_size() // self.stages
+        size = self.devices_of_stage
         return stage * size + (self.rank if rank is None else rank)
 
     def of_stages(self, stages: Sequence[int]) -> dist.ProcessGroup | None:
         """A new group of this rank's number in these stages; None on others. Collective."""
         if len(stages) == self.stages:
             return self.column
-        size = dist.get_world_size() // self.stages
+        size = self.devices_of_stage
         found: dist.ProcessGroup | None = None
         for rank in range(size):
             group = dist.new_group([stage * size + rank for stage in stages])
@@ -139,7 +144,13 @@ def place_of(parameter: torch.Tensor) -> StagePlace | None:
 
 def is_mesh_of_stage(mesh: DeviceMesh) -> bool:
     """Whether it is the mesh of one stage of several."""
-    return mesh in _meshes
+    # Operations on DTensors may give those of an equal mesh.
+    return any(groups.mesh is mesh or groups.mesh == mesh for groups in _made)
+
+
+def stage_groups() -> StageGroups | None:
+    """Those of a module in stages of this job, if there is one."""
+    return next(iter(_made), None)
 
 
 def refuse_stages(tensors: Iterable[object], what: str, instead: str) -> None:

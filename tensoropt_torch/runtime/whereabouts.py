@@ -54,7 +54,7 @@ class Place:
 class Note:
     """What others know of a rank: where it was last, and whether it is ``past`` that, has waited
     there in vain (``told``: and has read where the others are) or has ended; ``error`` is what
-    ended it."""
+    ended it, or what it has met there, though its program may have caught it."""
 
     place: Place
     state: State = "began"
@@ -69,6 +69,7 @@ class Board:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self.place = Place("nothing yet", "nothing")
+        self.error = ""  # what this rank has met where it is
         self.is_doing = False
         self.has_waited = False
         self._store: Store | None = store
@@ -137,14 +138,18 @@ def _board_of(world: dist.ProcessGroup) -> Board | None:
     return Board(world, own)
 
 
-def note(place: Place) -> None:
-    """Something that this rank has begun."""
+def note(place: Place, error: BaseException | None = None) -> None:
+    """Something that this rank has begun, or has met an error in."""
     if torch.compiler.is_compiling():
         return
     notes = board()
     if notes is not None:
-        notes.place = place
-        notes.write()
+        notes.place, notes.error = place, "" if error is None else _text_of(error)
+        notes.write(error=notes.error)
+
+
+def _text_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
 
 
 @contextmanager
@@ -156,7 +161,7 @@ def at(place: Place) -> Iterator[None]:
         yield
         return
     before = notes.place, notes.is_doing
-    notes.place, notes.is_doing = place, True
+    notes.place, notes.error, notes.is_doing = place, "", True
     notes.write()
     try:
         yield
@@ -174,7 +179,7 @@ def _say_ended() -> None:
     if _board is None or _board.has_waited:
         return
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    _board.write("ended", "" if error is None else f"{type(error).__name__}: {error}"[:300])
+    _board.write("ended", _board.error if error is None else _text_of(error))
 
 
 atexit.register(_say_ended)

@@ -12,18 +12,17 @@ import torch
 from torch import fx, nn
 from torch._C import _distributed_c10d as c10d
 
-from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config import DeviceType
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import CapturedModel
-from tensoropt_torch.module.stage_parts import (
+from tensoropt_torch.module.stage_assembly import (
     chunk_of,
-    dims_of,
+    output_dims_of,
     stage_part,
-    tied_of,
     variant_of_chunk,
 )
-from tensoropt_torch.module.stage_step import StageChunk, StagePart, StageStep
+from tensoropt_torch.module.stage_part import StageChunk, StagePart, Tied
+from tensoropt_torch.module.stage_step import StageStep
 from tensoropt_torch.module.stand_ins import containers
 from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.program.stage_schedules import StageSchedule, alike_left_out, schedules_of
@@ -34,7 +33,6 @@ from tensoropt_torch.simulate.simulated_rank import (
     silent_group,
     silent_groups,
 )
-from tensoropt_torch.stages import cut_graph
 from tensoropt_torch.stages.cut import tied_parameters
 
 
@@ -61,8 +59,7 @@ class SimulatedStages:
         self.plan = plan
         self.rank = rank
         self.planned = planned
-        self.captured = micro_batched(captured, plan.micro_batches)
-        self.graphs = cut_graph(self.captured, plan.cuts)
+        self.captured, self.graphs = plan.cut(captured)
         schedules = schedules_of(plan.schedule, plan.stages, plan.micro_batches, plan.chunks)
         self.schedules = [alike_left_out(one) for one in schedules] if skips else schedules
         self._parts: dict[int, RankPart] = {}
@@ -76,13 +73,13 @@ class SimulatedStages:
         return self._parts[number]
 
     @cached_property
-    def dims(self) -> dict[tuple[int, int], int | None]:
+    def dims(self) -> dict[tuple[int, int], tuple[int | None, bool]]:
         """Of the outputs of the model."""
         return {
             (number, place): dim
             for number, graph in enumerate(self.graphs)
             if graph.outputs
-            for place, dim in enumerate(dims_of(self.part(number)))
+            for place, dim in enumerate(output_dims_of(self.part(number)))
         }
 
     @cached_property
@@ -170,6 +167,7 @@ class SimulatedStage:
         groups: Any = _SilentGroups(
             self._number, plan.stages, stages.rank, plan.devices_of_stage, self.device
         )
+        agreement: Any = _Agreed()
         return stage_part(
             groups,
             stages.captured,
@@ -177,8 +175,9 @@ class SimulatedStage:
             self._schedule,
             chunks,
             {n: named[n] for n in firsts if n in named and named[n].requires_grad},
-            tied_of(stages.captured, {n: _tie(of) for n, of in stages.shared.items()}),
+            tuple(Tied(name, _tie(of)) for name, of in stages.shared.items()),
             stages.dims,
+            agreement,
             uses_seeds=False,
         )
 
@@ -212,6 +211,7 @@ class _SilentGroups:
         self, stage: int, stages: int, rank: int, devices: int, device: torch.device
     ) -> None:
         self.stage, self.rank, self.device = stage, rank, device
+        self.devices_of_stage = devices
         self.column = silent_group(stage, stages)
         self._own = silent_group(rank, devices)
 
@@ -222,6 +222,18 @@ class _SilentGroups:
     def all_of_stage(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """See ``StageGroups``."""
         return all_of(self._own, tensor)
+
+
+class _Agreed:
+    """What a step asks of ``CallAgreement``: there is nobody to disagree."""
+
+    def begin(self, *numbers: int) -> _Agreed:
+        """See ``CallAgreement``."""
+        return self
+
+    def is_reached(self) -> bool:
+        """See ``CallAgreement``."""
+        return True
 
 
 def _tie(stages: tuple[int, ...]) -> c10d.ProcessGroup | None:

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.space.settings import Settings
+from tensoropt_torch.space.settings import InputShares
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class OutputRows:
     is_loss: bool = False
 
 
-def rows_of_inputs(captured: CapturedModel, settings: Settings) -> dict[str, int]:
+def rows_of_inputs(captured: CapturedModel, shares: InputShares) -> dict[str, int]:
     """The dims of inputs that have the rows of the batch, by name."""
     found = {}
     for source in captured.inputs:
-        dim = settings.rows_dim(source.names[0])
+        dim = shares.rows_dim(source.names[0])
         is_tensor = source.kind == "input" and source.placeholder.meta["val"].dim() > 0
         if is_tensor and dim is not None:
             found[source.names[0]] = dim
@@ -43,13 +43,17 @@ def rows_of_inputs(captured: CapturedModel, settings: Settings) -> dict[str, int
 
 
 def rows_of_outputs(
-    captured: CapturedModel, space: _C.SearchSpace, settings: Settings, gathered: bool
+    captured: CapturedModel, space: _C.SearchSpace, shares: InputShares, devices: int
 ) -> tuple[OutputRows, ...]:
-    """Of all outputs without their containers, those that are no tensors included; ``settings``
-    say which inputs are shared out. Unless the graph is of a batch that was ``gathered``, what
-    devices cannot share out equally is whole, and has no rows."""
+    """Of all outputs without their containers, those that are no tensors included.
+
+    Args:
+        shares: which inputs are shared out.
+        devices: to so many; what they cannot share out equally is whole, and has no rows. 1 if
+            the graph is of a batch that was gathered.
+    """
     node = captured.graph_module.graph.output_node()
-    rows = space.output_rows(rows_of_inputs(captured, settings))
+    rows = space.output_rows(rows_of_inputs(captured, shares))
     by_node = dict(zip(node.all_input_nodes, rows, strict=True))
     loss = loss_node(captured)
 
@@ -59,7 +63,7 @@ def rows_of_outputs(
         row = by_node[output]
         dim, depends = row.dim, row.depends
         size = output.meta["val"].shape[dim] if dim >= 0 else 1
-        is_whole = dim < 0 or (size % settings.num_devices != 0 and not gathered)
+        is_whole = dim < 0 or size % devices != 0
         return OutputRows(None if is_whole else dim, depends, output is loss)
 
     return tuple(found(output) for output in _outputs(captured))

@@ -37,6 +37,38 @@ OpRecord = tuple[str, str, WorkRecord, NotNegative, NotNegative]
 
 
 @dataclass(frozen=True)
+class InputShares(Record):
+    """Of which inputs of a step each rank gets its own share, and of which all of it.
+
+    Attributes:
+        mode: of inputs that are not named.
+        whole: inputs that every rank gets whole although the others are sharded.
+        dims: those whose rows are in another dim than 0.
+    """
+
+    mode: InputMode = "replicated"
+    whole: tuple[str, ...] = ()
+    dims: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        """In words."""
+        but = f", but {', '.join(self.whole)}" if self.whole else ""
+        dims = "".join(f", {name} along dim {dim}" for name, dim in self.dims)
+        return f"{self.mode}{dims}{but}"
+
+    def is_shared_out(self, name: str) -> bool:
+        """Whether each rank gets its own share of an input."""
+        return self.mode == "sharded" and name not in self.whole
+
+    def rows_dim(self, name: str) -> int | None:
+        """The dim of an input along which each rank gets its own share; None: it gets all."""
+        return dict(self.dims).get(name, 0) if self.is_shared_out(name) else None
+
+
+REPLICATED = InputShares()
+
+
+@dataclass(frozen=True)
 class Settings(SpaceOptions, Record):
     """What a strategy space depends on besides the model.
 
@@ -101,19 +133,22 @@ class Settings(SpaceOptions, Record):
         return replace(settings, micro_batches=micro_batches)
 
     @property
+    def shares(self) -> InputShares:
+        """Which inputs each rank gets its own share of."""
+        return InputShares(self.inputs, self.whole_inputs, self.input_dims)
+
+    @property
     def inputs_in_words(self) -> str:
         """Which inputs each rank gets its own share of."""
-        but = f", but {', '.join(self.whole_inputs)}" if self.whole_inputs else ""
-        dims = "".join(f", {name} along dim {dim}" for name, dim in self.input_dims)
-        return f"{self.inputs}{dims}{but}"
+        return str(self.shares)
 
     def is_shared_out(self, name: str) -> bool:
         """Whether each rank gets its own share of an input."""
-        return self.inputs == "sharded" and name not in self.whole_inputs
+        return self.shares.is_shared_out(name)
 
     def rows_dim(self, name: str) -> int | None:
-        """The dim of an input along which each rank gets its own share; None: it gets all."""
-        return dict(self.input_dims).get(name, 0) if self.is_shared_out(name) else None
+        """See ``InputShares``."""
+        return self.shares.rows_dim(name)
 
     @property
     def where(self) -> str:

@@ -32,7 +32,7 @@ from tensoropt_torch.frontend.micro_batching import Join, MicroBatching
 from tensoropt_torch.frontend.passes.nodes import value_of
 from tensoropt_torch.frontend.watching import Attributes
 from tensoropt_torch.space.rows import loss_node
-from tensoropt_torch.stages.roles import Roles, changed_by
+from tensoropt_torch.stages.roles import Roles, changed_by, floating_outputs
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,19 @@ def tied_parameters(stages: Sequence[StageGraph]) -> dict[str, tuple[int, ...]]:
     return {name: numbers for name, numbers in found.items() if len(numbers) > 1}
 
 
-def cut_graph(captured: CapturedModel, cuts: Sequence[int]) -> list[StageGraph]:
-    """The stages of a graph, which has a loss if gradients are made.
+def cut_graph(
+    captured: CapturedModel, cuts: Sequence[int], *, deferred: bool = False
+) -> list[StageGraph]:
+    """The stages of a graph, which has a loss if gradients are made in its call.
 
     Args:
         cuts: before which calls, by their number among all calls, in ascending order.
+        deferred: gradients are made later, of whatever is computed of the outputs.
 
     Raises:
         TensorOptError: it cannot be cut there; says what is in the way.
     """
-    cutter = _Cutter(captured, cuts)
+    cutter = _Cutter(captured, cuts, deferred=deferred)
     return [cutter.stage(number) for number in range(len(cuts) + 1)]
 
 
@@ -126,7 +129,11 @@ class _Cutter:
     """Which stage has what."""
 
     def __init__(
-        self, captured: CapturedModel, cuts: Sequence[int], roles: Roles | None = None
+        self,
+        captured: CapturedModel,
+        cuts: Sequence[int],
+        roles: Roles | None = None,
+        deferred: bool = False,
     ) -> None:
         self._captured = captured
         self._cuts = tuple(cuts)
@@ -134,9 +141,12 @@ class _Cutter:
         output = captured.graph_module.graph.output_node()
         self._outputs = list(output.args[0])  # type: ignore[arg-type]
         loss = loss_node(captured)
-        _check(captured, loss, cuts)
+        if not deferred:
+            _check_gradients(captured, loss)
+        _check(captured, cuts)
         self._loss = -1 if loss is None else self._outputs.index(loss)
-        self.roles = roles or Roles(captured, loss)
+        ends = floating_outputs(captured) if deferred else ()
+        self.roles = roles or Roles(captured, loss, ends)
         self._stages = self._assigned()
         self._last_use = self._last_uses()
         self._output_stages = [self._output_stage(value) for value in self._outputs]
@@ -380,17 +390,23 @@ def memory_order(value: torch.Tensor) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _check(captured: CapturedModel, loss: fx.Node | None, cuts: Sequence[int]) -> None:
+def _check_gradients(captured: CapturedModel, loss: fx.Node | None) -> None:
+    """Of those that are made in the call."""
     if loss is None and captured.context.gradients:
         raise TensorOptError(
             "the model has no loss that stages could begin backward with; let it return a scalar "
-            "loss, give loss_fn= and call it with targets, or call it under torch.no_grad()"
+            "loss, give loss_fn= and call it with targets, call it under torch.no_grad(), or give "
+            "find_stages schedule='gpipe', whose backward begins with that of your loss"
         )
     if captured.context.gradients and torch.float16 in dict(captured.context.autocast).values():
         raise TensorOptError(
-            "gradients of float16 are made before a GradScaler scales the loss, in stages; use "
-            "autocast to bfloat16, or plan without stages"
+            "gradients of float16 are made before a GradScaler scales the loss, in stages; give "
+            "find_stages schedule='gpipe', which makes them later, use autocast to bfloat16, or "
+            "plan without stages"
         )
+
+
+def _check(captured: CapturedModel, cuts: Sequence[int]) -> None:
     calls = captured.num_calls
     if any(not 0 < cut < calls for cut in cuts) or any(
         not first < second for first, second in itertools.pairwise(cuts)

@@ -64,10 +64,12 @@ class Roles:
             no random number: each stage that uses them makes them again.
         before_batch: other calls that depend on no input.
         trained: values that have a gradient: they depend on a trained source, and the loss on
-            them.
+            them, or other ``ends`` of which a loss is computed.
     """
 
-    def __init__(self, captured: CapturedModel, loss: fx.Node | None) -> None:
+    def __init__(
+        self, captured: CapturedModel, loss: fx.Node | None, ends: Iterable[fx.Node] = ()
+    ) -> None:
         nodes = list(captured.graph_module.graph.nodes)
         kinds = {source.placeholder: source.kind for source in captured.sources}
         self.calls = [node for node in nodes if node.op == "call_function"]
@@ -78,7 +80,8 @@ class Roles:
         self.before_batch = self._depending_on(stays - inputs)
         self.again = self._cheap(stays - inputs) | self._cheap(stays - parameters)
         self.before_batch -= self.again
-        self.trained = _with_gradients(captured, loss)
+        own = set() if loss is None else {loss}
+        self.trained = _with_gradients(captured, own.union(ends))
 
     def _depending_on(self, sources: set[fx.Node]) -> set[fx.Node]:
         """Calls that depend on nothing but these sources."""
@@ -120,8 +123,14 @@ def _acts(node: fx.Node) -> bool:
     )
 
 
-def _with_gradients(captured: CapturedModel, loss: fx.Node | None) -> set[fx.Node]:
-    """Nodes between trained sources and the loss, along gradients."""
+def floating_outputs(captured: CapturedModel) -> list[fx.Node]:
+    """The outputs that a loss may be computed of."""
+    nodes = captured.graph_module.graph.output_node().all_input_nodes
+    return [node for node in nodes if any(t.is_floating_point() for t in tensors_of(node))]
+
+
+def _with_gradients(captured: CapturedModel, ends: set[fx.Node]) -> set[fx.Node]:
+    """Nodes between trained sources and the ends, along gradients."""
     nodes = list(captured.graph_module.graph.nodes)
     below: set[fx.Node] = set()
     for node in nodes:
@@ -131,7 +140,7 @@ def _with_gradients(captured: CapturedModel, loss: fx.Node | None) -> set[fx.Nod
                 below.add(node)
         elif _passes(node) and any(operand in below for operand in node.all_input_nodes):
             below.add(node)
-    reached: set[fx.Node] = set() if loss is None else {loss}
+    reached = set(ends)
     for node in reversed(nodes):
         if node in reached and node in below and node.op == "call_function":
             reached.update(node.all_input_nodes)

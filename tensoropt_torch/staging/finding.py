@@ -57,8 +57,7 @@ def find_stages(
     Collective if a process group runs: rank 0 searches, all ranks get the same plan.
 
     Args:
-        model, args, kwargs: as for ``find_strategy``; every rank is called with the same global
-            batch.
+        model, args, kwargs: as for ``find_strategy``.
         stages, micro_batches, schedule, chunks: as of ``StageOptions``. Without ``stages`` the
             schedule is 1F1B, and without ``micro_batches`` then powers of two up to
             ``max_micro_batches`` are tried; else one is run.
@@ -90,6 +89,7 @@ def find_stages(
 
     example, planning, options = on_all_ranks(asked)
     task = captured_task(example, planning)
+    on_all_ranks(lambda: _check_dims(task, 1 if micro_batches is None else micro_batches))
     count = device_count(task, num_devices)
     plan = from_first_rank(partial(_planned, task, options, count, memory_limit, planning.memory))
     return replace(plan, captured=task.captured)
@@ -115,6 +115,16 @@ def _planned(
     return replace(found, captured=None)
 
 
+def _check_dims(task: PlanningTask, micro_batches: int) -> None:
+    """Of inputs whose rows are in another dim; for numbers that are searched ``tasks`` does."""
+    if micro_batches > 1 and task.input_dims:
+        name, dim = task.input_dims[0]
+        raise TensorOptError(
+            f"micro_batches={micro_batches} is not supported with inputs['{name}']={dim}: "
+            "micro-batches are cut along dim 0; leave one of them out"
+        )
+
+
 def _check_searched(schedule: str, chunks: int) -> None:
     if schedule != "1f1b" or chunks != 1:
         raise TensorOptError(
@@ -125,7 +135,6 @@ def _check_searched(schedule: str, chunks: int) -> None:
 
 def _check_planning(planning: PlanningOptions, is_searched: bool) -> None:
     refused = {
-        "inputs": planning.inputs != "replicated",
         "pin": planning.pin is not None,
         "forbid": planning.forbid is not None,
         "validate": bool(planning.validate),
@@ -133,7 +142,6 @@ def _check_planning(planning: PlanningOptions, is_searched: bool) -> None:
         "max_micro_batches": not is_searched and planning.max_micro_batches != 1,
     }
     hints = {
-        "inputs": "every rank is called with the same global batch",
         "max_micro_batches": "give micro_batches=, the number of them",
         "max_stages": "give it, or stages=",
     }

@@ -25,15 +25,14 @@ def with_stage_search(task: PlanningTask) -> PlanningTask:
         return task
     asked = f"max_stages={task.max_stages}"
     refused = {
-        "inputs": task.inputs != "replicated",
         "pin= or forbid": bool(task.constraints),
         "compiled": task.compiled,
     }
     for name, is_given in refused.items():
         if is_given:
             raise TensorOptError(
-                f"{asked} is not supported with {name}=: stages take the whole batch on each rank, "
-                "strategies as they are found, and are not compiled; leave one of them out"
+                f"{asked} is not supported with {name}=: stages take strategies as they are "
+                "found, and are not compiled; leave one of them out"
             )
     if not task.in_micro_batches:
         raise TensorOptError(

@@ -24,7 +24,8 @@ class StageOptions:
             (``"layers.4"``), or ``Before`` and ``After`` them.
             A tuple of numbers: before which calls of the graph of a micro-batch it is cut.
         micro_batches: of a step.
-        schedule: ``1f1b``, ``gpipe``, or ``interleaved``, whose stages have several chunks.
+        schedule: ``1f1b``; ``interleaved``, whose stages have several chunks; or ``gpipe``, which
+            makes gradients in backward, of whatever loss is computed of the outputs.
         chunks: of each stage; with names so many that there are stages times chunks parts.
     """
 

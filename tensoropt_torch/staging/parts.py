@@ -18,7 +18,14 @@ from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
-from tensoropt_torch.plan import Plan, Settings, StagedPlan, StagePlan, default_max_configs
+from tensoropt_torch.plan import (
+    InputShares,
+    Plan,
+    Settings,
+    StagedPlan,
+    StagePlan,
+    default_max_configs,
+)
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.searched import Searched
 from tensoropt_torch.planner.stage_timeline import timeline_of
@@ -52,9 +59,12 @@ def plan_stages(
             f"{count} devices cannot be shared out to {stages} stages; give a number of stages "
             "that divides them"
         )
-    captured = micro_batched(task.captured, options.micro_batches, task.whole_inputs)
+    deferred = options.schedule == "gpipe"
+    captured = micro_batched(
+        task.captured, options.micro_batches, task.whole_inputs, deferred=deferred
+    )
     cuts = options.cuts(captured)
-    graphs = cut_graph(captured, cuts)
+    graphs = cut_graph(captured, cuts, deferred=deferred)
     _check_graphs(captured, graphs)
     # Of a limit each of several chunks of a stage has its share.
     find = find or Fastest(task, task.memory_limit_of(memory_limit) / options.chunks)
@@ -68,6 +78,7 @@ def plan_stages(
         options.micro_batches,
         options.schedule,
         sent_s=tuple(planner.sent_s(number) for number in range(len(graphs) - 1)),
+        shares=InputShares(task.inputs, task.whole_inputs, task.input_dims),
     )
     return replace(plan, time_s=timeline_of(plan).step_s)
 
@@ -207,7 +218,7 @@ class _PartPlanner:
         if not self._shared:
             self._rows |= {crossing.name: None for crossing in graph.sent}
             return
-        rows = rows_of_outputs(graph.captured, space, settings, gathered=False)
+        rows = rows_of_outputs(graph.captured, space, settings.shares, settings.num_devices)
         of_sent = rows[len(graph.outputs) :]
         for crossing, row in zip(graph.sent, of_sent, strict=True):
             self._rows[crossing.name] = row.dim

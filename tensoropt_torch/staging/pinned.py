@@ -33,16 +33,17 @@ def find_pinned_stages(
     Raises:
         TensorOptError: the graph takes parameters in another order.
     """
-    whole = captured
+    whole, deferred = captured, plan.schedule == "gpipe"
     if captured.context.gradients:
-        rows = batch_rows(captured)
+        whole_inputs = plan.shares.whole
+        rows = batch_rows(captured, whole_inputs)
         counts = (c for c in range(1, rows + 1) if rows % c == 0 and rows <= c * most_rows)
-        captured = micro_batched(captured, next(counts, 1))
+        captured = micro_batched(captured, next(counts, 1), whole_inputs, deferred=deferred)
     count = captured.micro_batches
     cuts = owned_cuts(captured, owned)
     parts = []
     draws = 0
-    for number, graph in enumerate(cut_graph(captured, cuts)):
+    for number, graph in enumerate(cut_graph(captured, cuts, deferred=deferred)):
         flight = 1
         if captured.context.gradients:
             flight = in_flight(plan.schedule, number, plan.stages, count, plan.chunks)
@@ -55,5 +56,12 @@ def find_pinned_stages(
         part = StagePlan(replace(found, captured=None), pinned, draws)
         draws += RankPart(found, graph.captured, 0, pinned).random_calls
         parts.append(part)
-    fingerprint = whole.fingerprint
-    return StagedPlan(fingerprint, tuple(cuts), tuple(parts), plan.stages, count, plan.schedule)
+    return StagedPlan(
+        whole.fingerprint,
+        tuple(cuts),
+        tuple(parts),
+        plan.stages,
+        count,
+        plan.schedule,
+        shares=plan.shares,
+    )

@@ -113,23 +113,30 @@ def _total_norm(
     shared_on: torch.device | None,
 ) -> torch.Tensor:
     """With what other ranks have, if there are parameters of which ranks have parts, on this
-    device: a rank may have none whose gradient counts."""
+    device: a rank may have none whose gradient counts. A number of the widest dtype of all."""
     shared = [gradient for gradient in gradients if isinstance(gradient, DTensor)]
     alike = [gradient for gradient in gradients if not isinstance(gradient, DTensor)]
     counted = [gradient._local_tensor for gradient in shared if _is_first_of_replicas(gradient)]
     power = _power(counted, norm_type, foreach)
+    is_wide: torch.Tensor | None = None
     if shared_on is not None and dist.get_world_size() > 1:
-        power = power.to(shared_on)
-        dist.all_reduce(power, dist.ReduceOp.MAX if norm_type == math.inf else dist.ReduceOp.SUM)
+        is_wide = torch.full_like(power, any(g.dtype.to_real() == torch.float64 for g in gradients))
+        both = torch.stack([power, is_wide]).to(shared_on)
+        dist.all_reduce(both, dist.ReduceOp.MAX if norm_type == math.inf else dist.ReduceOp.SUM)
+        power, is_wide = both.unbind()
     others = _power(alike, norm_type, foreach).to(power.device)
     if norm_type == math.inf:
-        return torch.maximum(power, others)
-    return (power + others) ** (1 / norm_type)
+        norm = torch.maximum(power, others)
+    else:
+        norm = (power + others) ** (1 / norm_type)
+    return norm if is_wide is None else torch.where(is_wide > 0, norm, norm.float().double())
 
 
 def _power(parts: list[torch.Tensor], norm_type: float, foreach: bool | None) -> torch.Tensor:
     """The norm of these parts, as it can be added up, in the same dtype on all ranks."""
     filled = [part for part in parts if part.numel() > 0]
+    if not filled:
+        return torch.zeros((), dtype=torch.float64, device=parts[0].device if parts else None)
     norm = torch.nn.utils.get_total_norm(filled, norm_type, False, foreach).double()
     return norm if norm_type == math.inf else norm**norm_type
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tensoropt_torch.runtime.lost_ranks import waiting
-from tensoropt_torch.runtime.stage_groups import is_mesh_of_stage, refuse_stages
+from tensoropt_torch.runtime.stage_groups import is_mesh_of_stage, refuse_stages, stage_groups
 from tensoropt_torch.steps.clipping import norm_on_all_ranks
 
 _WATCHED = "_tensoropt_watched"
@@ -51,6 +51,12 @@ def _of_all_stages(total_norm: Any) -> Any:
     ) -> Any:
         given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         mesh = next((mesh for tensor in given if (mesh := _mesh_of_stage(tensor))), None)
+        like = given
+        if not given:
+            # A stage in which nothing has a gradient: others wait for what it has.
+            groups = stage_groups()
+            mesh = None if groups is None else groups.mesh
+            like = [] if mesh is None else [_nothing(mesh)]
         if mesh is None:
             return total_norm(tensors, norm_type, error_if_nonfinite, foreach)
         with torch.no_grad():
@@ -59,11 +65,16 @@ def _of_all_stages(total_norm: Any) -> Any:
                 float(norm_type),
                 error_if_nonfinite,
                 foreach,
-                like=given,
+                like=like,
             )
         return DTensor.from_local(norm, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
     return of_all
+
+
+def _nothing(mesh: DeviceMesh) -> DTensor:
+    empty = torch.empty(0, dtype=torch.float64, device=mesh.device_type)
+    return DTensor.from_local(empty, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def _summed(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -83,15 +84,25 @@ def _made(
     """What calls of all kinds give, between steps of training."""
     found: dict[str, torch.Tensor] = {}
     optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+    has_shares = is_parallel and calls.options.get("inputs") == "sharded"
+
+    def own(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What this rank is given of a batch, whose rows the ranks may not divide."""
+        if not has_shares:
+            return [*tensors]
+        return [t.tensor_split(dist.get_world_size())[dist.get_rank()] for t in tensors]
 
     def note(what: str, outputs: Any) -> None:
         for path, leaf in pytree.tree_leaves_with_path(outputs):
             if isinstance(leaf, torch.Tensor):
-                found[f"{what} {pytree.keystr(path)}"] = leaf.detach().clone()
+                value = leaf.detach().clone()
+                if has_shares and leaf.dim():
+                    value = torch.cat(gather(value))
+                found[f"{what} {pytree.keystr(path)}"] = value
 
     def called(of: Case) -> Any:
         if is_parallel or of.loss_fn is None:
-            return module(*of.args, *of.targets)
+            return module(*own(of.args), *own(of.targets))
         return of.loss_fn(module(*of.args), *of.targets)
 
     def loss_of(outputs: Any) -> torch.Tensor:
@@ -112,7 +123,7 @@ def _made(
             if calls.model != "skips":
                 inputs = of.args if of.targets else of.args[:1]
                 if calls.model in ("tells", "mlp", "vgg"):
-                    note(f"{what} without", module(*inputs))
+                    note(f"{what} without", module(*own(inputs)))
 
     kinds: list[Callable[[], None]] = [
         lambda: step("step 1", case),

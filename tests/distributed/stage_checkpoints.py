@@ -28,6 +28,8 @@ from tests.stages.models import make
 
 MODELS = ("gpt_tied", "masked", "shares")
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+Kind = Literal["one file", "parts", "folder"]
+KINDS: tuple[Kind, ...] = ("one file", "parts", "folder")
 State = dict[str, dict[Any, Any]]
 
 
@@ -48,7 +50,7 @@ class Pair:
 
     before: Run
     after: Run
-    kind: Literal["one file", "parts"]
+    kind: Kind
     name: str
 
 
@@ -60,7 +62,7 @@ def drawn_pair(chosen: random.Random, number: int) -> Pair:
         Run(model, world, stages, chosen.choice([1, 2]), chosen.randrange(2**31))
         for world, stages in chosen.sample(shapes, 2)
     ]
-    kind: Literal["one file", "parts"] = chosen.choice(["one file", "parts"])
+    kind: Kind = chosen.choice(KINDS)
     return Pair(runs[0], runs[1], kind, f"run{number}")
 
 
@@ -111,7 +113,11 @@ def keep(given: tuple[Sequence[Pair], str]) -> dict[str, list[float]]:
         if dist.get_rank() == 0:
             torch.save(state, f"{path}.expected")
         if pair.kind == "one file":
-            tensoropt_torch.save(state, f"{path}.pt")
+            tensoropt_torch.save({**state, "model": parallel.state_dict()}, f"{path}.pt")
+        elif pair.kind == "folder":
+            checkpoints = tensoropt_torch.Checkpoints(path, parallel, optimizer)
+            checkpoints.save(2)
+            checkpoints.wait()
         else:
             weights, states = get_state_dict(parallel, optimizer, options=FLAT)
             dcp_save({"model": weights, "optimizer": states}, checkpoint_id=path)
@@ -130,6 +136,8 @@ def go_on(given: tuple[Sequence[Pair], str]) -> tuple[dict[str, list[float]], li
             saved = torch.load(f"{path}.pt")
             parallel.load_state_dict(saved["model"])
             tensoropt_torch.load_optimizer(optimizer, saved["optimizer"])
+        elif pair.kind == "folder":
+            tensoropt_torch.Checkpoints(path, parallel, optimizer).load()
         else:
             weights, states = get_state_dict(parallel, optimizer, options=FLAT)
             state = {"model": weights, "optimizer": states}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +12,38 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 
 from tensoropt_torch import find_stages, parallelize
+from tensoropt_torch.module.stage_step import StageStep
 from tensoropt_torch.runtime.agreement import gather
 from tests.distributed.models import Case
 from tests.distributed.staged import differences, whole
-from tests.stages.models import make
+from tests.stages.models import batch, make
+
+
+class Several(nn.Module):
+    """Returns a loss, what it is made of, a value of the middle and one of no row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.scale = nn.Parameter(torch.rand(8) + 0.5)
+        self.late = nn.Parameter(torch.rand(8))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        h = self.layers[1](self.layers[0](x).relu()).relu()
+        logits = self.layers[3](self.layers[2](h).relu()) * self.scale
+        loss = nn.functional.mse_loss(logits, y)
+        return {"loss": loss, "logits": logits, "middle": h, "scale": self.late * 2}
+
+
+def several(rows: int) -> Case:
+    """Of a batch of so many rows."""
+    torch.manual_seed(0)
+    args = tuple(t.double() for t in batch(rows))
+    return Case(Several().double(), args)
+
 
 Loop = Callable[[nn.Module, list[Case]], Iterator[tuple[str, Any]]]
 BATCHES = 4
@@ -75,7 +102,90 @@ def scaled(module: nn.Module, cases: list[Case]) -> Iterator[tuple[str, Any]]:
         yield f"scale {number}", torch.tensor(scaler.get_scale())
 
 
+def half(module: nn.Module, cases: list[Case]) -> Iterator[tuple[str, Any]]:
+    """Under casts to float16 and ``GradScaler``, whose first scale is too large."""
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=4)
+    for number in range(12):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = module(*cases[number % BATCHES].args)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        yield f"norm {number}", nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        yield f"scale {number}", torch.tensor(scaler.get_scale())
+
+
+def own_losses(module: nn.Module, cases: list[Case]) -> Iterator[tuple[str, Any]]:
+    """Of what the module returns: one of all of it, one of its loss alone, both of two calls,
+    and none of a call between."""
+    optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+    for number, case in enumerate(cases):
+        optimizer.zero_grad()
+        first, second = module(*case.args), module(*cases[0].args)
+        losses = [
+            first["loss"] + first["logits"].square().mean() + first["scale"].sum(),
+            first["loss"],
+            first["logits"].sin().sum() + second["loss"],
+            second["middle"].square().sum(),
+        ]
+        losses[number % len(losses)].backward()
+        yield f"loss {number}", losses[number % len(losses)]
+        yield f"norm {number}", nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+        optimizer.step()
+    del first, second, losses
+    gc.collect()
+    kept = [found for found in gc.get_objects() if isinstance(found, StageStep)]
+    yield "steps that are kept, with or without their backward", torch.tensor(len(kept))
+
+
+def few(module: nn.Module, cases: list[Case]) -> Iterator[tuple[str, Any]]:
+    """Steps in which only the first layers have gradients, of which the last stage has none."""
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    for number, case in enumerate(cases):
+        optimizer.zero_grad()
+        module(*case.args)["middle"].square().sum().backward()
+        yield f"norm {number}", nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+        optimizer.step()
+
+
+def freezing(module: nn.Module, cases: list[Case]) -> Iterator[tuple[str, Any]]:
+    """Parameters are trained that were frozen first, and frozen that were trained: some, and all
+    of the last layers, so of a stage."""
+    optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+    frozen: list[tuple[str, ...]] = [("down.0",), ("up", "head"), ("down.1",), ()]
+    for number, (case, names) in enumerate(zip(cases, frozen, strict=True)):
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(not name.startswith(names) if names else True)
+        optimizer.zero_grad()
+        loss = module(*case.args)
+        loss.backward()
+        yield f"loss {number}", loss
+        with torch.no_grad():
+            yield f"evaluated {number}", module(*case.args)
+        yield f"norm {number}", nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+        optimizer.step()
+
+
+def checkpointed(module: nn.Module, cases: list[Case]) -> Iterator[tuple[str, Any]]:
+    """Inside of a checkpoint of PyTorch, from the first call on."""
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    for number, case in enumerate(cases):
+        optimizer.zero_grad()
+        loss: Any = checkpoint(module, *case.args, use_reentrant=False)
+        loss.backward()
+        yield f"loss {number}", loss
+        optimizer.step()
+
+
 LOOPS: dict[str, Loop] = {
+    "checkpointed": checkpointed,
+    "freezing": freezing,
+    "few": few,
+    "half": half,
+    "own losses": own_losses,
     "accumulating": accumulating,
     "never synchronised": never_synchronised,
     "scaled": scaled,
@@ -89,6 +199,8 @@ class Trained:
     loop: str
     model: str
     options: dict[str, Any]
+    dtype: torch.dtype = torch.float64
+    tolerance: float = 1e-8
 
 
 def compare_loops(several: list[Trained]) -> list[str]:
@@ -97,18 +209,24 @@ def compare_loops(several: list[Trained]) -> list[str]:
 
 
 def _compared(trained: Trained) -> Iterator[str]:
-    case = make(trained.model)
+    case = several(8) if trained.model == "several" else make(trained.model, trained.dtype)
     shift = torch.arange(BATCHES)
     cases = [
         Case(case.model, tuple(t.roll(int(s), 0) * (1 + (t.is_floating_point() and s)) for t in a))
         for s in shift
         for a in (case.args,)
     ]
+    if trained.loop == "freezing":
+        case.model.get_submodule("down.0").requires_grad_(False)
     one = copy.deepcopy(case.model)
-    plan = find_stages(case.model, case.args, **trained.options)
+    casts = contextlib.nullcontext()
+    if trained.loop == "half":
+        casts = torch.autocast("cpu", torch.float16)  # type: ignore[assignment]
+    with casts:
+        plan = find_stages(case.model, case.args, outputs="all", **trained.options)
     parallel = parallelize(case.model, plan, case.args)
     found = [_results(module, trained, cases) for module in (parallel, one)]
-    yield from differences(gather(found[0]), found[1], 1e-8)
+    yield from differences(gather(found[0]), found[1], trained.tolerance)
 
 
 def _results(module: nn.Module, trained: Trained, cases: list[Case]) -> dict[str, torch.Tensor]:

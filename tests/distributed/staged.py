@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from tensoropt_torch import (
     Example,
+    StagedPlan,
     TensorOptError,
     WeightSource,
     clip_grad_norm_,
@@ -222,6 +223,12 @@ def refused(_: Any = None) -> dict[str, str]:
             return str(error)
         return "nothing was said"
 
+    def state_of_optimizer() -> dict[str, Any]:
+        optimizer = torch.optim.AdamW(parallel.parameters())
+        parallel(x, y).backward()
+        optimizer.step()
+        return {"optimizer": optimizer.state_dict()}
+
     def step_of(optimizer: torch.optim.Optimizer) -> None:
         optimizer.step(lambda: 0.0)  # type: ignore[arg-type]
 
@@ -231,11 +238,10 @@ def refused(_: Any = None) -> dict[str, str]:
         "one process": of(
             lambda: parallelize(make("skips").model, plan, case.args, one_process_random=True)
         ),
-        "inputs": of(lambda: find_stages(case.model, case.args, stages=2, inputs="sharded")),
         "pin": of(lambda: find_stages(case.model, case.args, stages=2, pin={"head": "whole"})),
         "schedule": of(lambda: find_stages(case.model, case.args, stages=2, chunks=2)),
         "devices": of(lambda: find_stages(case.model, case.args, stages=3)),
-        "save": of(lambda: save(parallel.state_dict(), "nowhere.pt")),
+        "save": of(lambda: save(state_of_optimizer(), "nowhere.pt")),
         "whole_model": of(lambda: whole_model(parallel)),
         "other inputs": of(lambda: parallel(x + dist.get_rank(), y)),
     }
@@ -245,10 +251,18 @@ def refused(_: Any = None) -> dict[str, str]:
     float16 = torch.autocast("cpu", torch.float16)
     found["float16"] = of(lambda: float16(parallel)(x, y))
     first = next(iter(parallel.parameters())).requires_grad_(False)
-    found["frozen"] = of(lambda: parallel(x, y))
-    first.requires_grad_()
+    tied = make("gpt_tied")
+    plan_of_tied = find_stages(tied.model, tied.args, stages=2, micro_batches=2)
+    other_parallel = parallelize(tied.model, plan_of_tied, tied.args)
+    if dist.get_rank() == 0:
+        first = next(p for n, p in other_parallel.named_parameters() if "emb" in n or "wte" in n)
+        first.requires_grad_(False)
+    found["frozen"] = of(lambda: other_parallel(*tied.args))
     other = make("skips")
-    fixed = parallelize(other.model, plan, other.args, shapes="fixed")
+    loaded = StagedPlan.from_json(plan.to_json())
+    found["loaded"] = of(lambda: parallelize(other.model, loaded))
+    fixed = parallelize(other.model, loaded, other.args, shapes="fixed")
+    fixed(x, y).backward()
     found["fixed"] = of(lambda: fixed(x[:4], y[:4]))
     other = make("skips")
     few = parallelize(other.model, plan, other.args, max_variants=1)

@@ -13,9 +13,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from torchmetrics.classification import MulticlassAccuracy
 
-from tensoropt_torch import Example, ParallelModule, PlanningOptions, find_frontier, parallelize
+from tensoropt_torch import (
+    Example,
+    ParallelModule,
+    PlanningOptions,
+    find_frontier,
+    find_stages,
+    parallelize,
+)
 from tensoropt_torch.integrations.plan_source import PlanSource
-from tests.integrations.models import PADDING, VOCABULARY, Texts, gpt2
+from tests.integrations.models import LENGTH, PADDING, VOCABULARY, Texts, gpt2
 
 BATCH = 16  # of all ranks
 STEPS = 10  # of an epoch
@@ -129,7 +136,33 @@ class Adversaries(lightning.LightningModule):
         )
 
 
-MODULES = {"language": Language, "parts": Parts, "adversaries": Adversaries}
+class Logits(Parts):
+    """The same without batch normalisation, which micro-batches would see by themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(LENGTH)  # type: ignore[assignment]
+
+
+class Whole(Logits):
+    """Whose forward computes the loss."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits = super().forward(tokens)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), tokens.roll(1, 1).flatten())
+
+    def loss(self, batch: dict[str, Tensor]) -> Tensor:
+        loss: Tensor = self(batch["input_ids"])
+        return loss
+
+
+MODULES = {
+    "language": Language,
+    "whole": Whole,
+    "logits": Logits,
+    "parts": Parts,
+    "adversaries": Adversaries,
+}
 
 
 class Recorder(lightning.Callback):
@@ -159,6 +192,7 @@ class Job:
     ranks: int = 1
     resume_from: str | None = None
     smallest: bool = False  # the plan of least memory
+    stages: dict[str, Any] = field(default_factory=dict)  # how it is cut
     max_micro_batches: int = 1
     epochs: int = 3
     options: dict[str, Any] = field(default_factory=dict)
@@ -179,6 +213,18 @@ class SmallestPlan(PlanSource):
             max_micro_batches=self._max_micro_batches,
         )
         return parallelize(example, frontier.smallest.plan)
+
+
+class InStages(PlanSource):
+    """A plan in stages that are given."""
+
+    def __init__(self, stages: dict[str, Any]) -> None:
+        self._stages = stages
+
+    def parallelize(
+        self, example: Example, inputs: Any = "sharded", optimizer: str = "adamw"
+    ) -> ParallelModule:
+        return parallelize(example, find_stages(example, inputs=inputs, **self._stages))
 
 
 class FoundExampleError(Exception):
@@ -219,6 +265,10 @@ def our_run(job: Job) -> Log:
     return our_fit(job)[0]
 
 
+def our_runs(jobs: dict[str, Job]) -> dict[str, Log]:
+    return {name: our_run(job) for name, job in jobs.items()}
+
+
 def our_run_and_state(job: Job) -> tuple[Log, dict[str, Any]]:
     log, module = our_fit(job)
     buffers = {name: float(b) for name, b in module.named_buffers() if b.numel() == 1}
@@ -231,6 +281,8 @@ def our_fit(job: Job) -> tuple[Log, lightning.LightningModule]:
     strategy = TensorOptStrategy(planning=PlanningOptions(measure=False), **job.strategy)
     if job.smallest:
         strategy._source = SmallestPlan(job.max_micro_batches)
+    if job.stages:
+        strategy._source = InStages(job.stages)
     return fit(job, strategy)
 
 

@@ -105,7 +105,7 @@ def test_states_that_are_not_whole_are_refused_by_a_plain_optimizer(
     path = tmp_path / "optimizer.pt"
     for largest, refused in ((23, True), (28, False)):  # two moments, and a count
         monkeypatch.setattr(states, "LARGEST_WHOLE", largest)
-        states.save_for_one_process(path, optimizer)
+        states.save_for_one_process(path, optimizer, 28)
         loaded = torch.optim.Adam([weight])
         with pytest.raises(ValueError, match="groups") if refused else nullcontext():
             loaded.load_state_dict(torch.load(path, weights_only=True))

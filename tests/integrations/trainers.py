@@ -29,6 +29,7 @@ class Job:
     ranks: int = 1
     resume_from: str | None = None
     smallest: bool = False  # the plan of least memory
+    stages: dict[str, Any] = field(default_factory=dict)  # how it is cut
     kind: str = ""  # what the user brings along
     arguments: dict[str, Any] = field(default_factory=dict)
     planning: dict[str, Any] = field(default_factory=dict)
@@ -50,6 +51,13 @@ def our_run(job: Job) -> Log:
     trainer = _class(Trainer, job.kind)(**parts(job), planning=planning)
     if job.smallest:
         trainer.parallelize(smallest_plan(trainer.example(), **job.planning))
+    if job.stages:
+        example = trainer.example()
+        with trainer.accelerator.autocast():
+            plan = tensoropt_torch.find_stages(
+                example, inputs=trainer.planned_inputs, **job.stages, **job.planning
+            )
+        trainer.parallelize(plan)
     return run(trainer, job)
 
 

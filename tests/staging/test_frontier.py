@@ -84,12 +84,13 @@ def test_picks_are_by_simulated_peaks_of_stages() -> None:
 
 
 def test_a_pick_may_be_in_stages_and_is_kept_in_a_file(tmp_path: Path) -> None:
-    frontier = find_frontier(example(), num_devices=DEVICES, planning=options())
+    planning = options(inputs="sharded")
+    frontier = find_frontier(example(), num_devices=DEVICES, planning=planning)
     point = next(point for point in frontier if point.stages > 1)
     plan = find_strategy(
-        example(), num_devices=DEVICES, planning=options(), memory_limit=point.memory_bytes
+        example(), num_devices=DEVICES, planning=planning, memory_limit=point.memory_bytes
     )
-    assert isinstance(plan, StagedPlan)
+    assert isinstance(plan, StagedPlan) and plan.inputs == "sharded"
     assert plan.memory_bytes <= point.memory_bytes * (1 + 1e-9)
     assert 0.7 * point.time_s < plan.time_s < 1.03 * point.time_s  # of slow links the form is above
     assert plan.frontier and plan.guarantee == frontier.guarantee
@@ -139,7 +140,6 @@ def test_profiles_have_the_better_of_both() -> None:
     [
         ({"max_stages": 0}, "max_stages = 0"),
         ({"max_micro_batches": 1}, "give max_micro_batches=2 or more"),
-        ({"inputs": "sharded"}, "not supported with inputs="),
         ({"pin": {"*": "whole"}}, "not supported with pin= or forbid="),
     ],
 )

@@ -76,5 +76,5 @@ def test_a_plan_keeps_the_dims(tmp_path: Path) -> None:
     assert loaded.settings.gathered.rows_dim("x") is None
     assert made.captured is not None
     space = make_space(made.captured, loaded.settings)
-    found = rows_of_outputs(made.captured, space, loaded.settings, gathered=False)
+    found = rows_of_outputs(made.captured, space, loaded.shares, loaded.num_devices)
     assert found == (OutputRows(1, depends=True),)

@@ -61,5 +61,9 @@ def test_others_are_told_of_stage_and_micro_batch(how: How, stage: int) -> None:
     assert f"rank {stage}" in text
     assert seconds < TIMEOUT_S + FEW_S
     if how == "fails":
-        assert f"rank {stage} began the forward of micro-batch 1 in stage {stage}" in text
+        what = f"the forward of micro-batch 1 in stage {stage}"
+        told = f"rank {stage} has failed in {what} with OSError: the disk is full"
+        ended = f"rank {stage} has ended with OSError: the disk is full, after {what}"
+        assert told in text or ended in text
+        assert f"Likely: the error of rank {stage}" in text
         assert f"the forward of micro-batch 1 in stage {stage}" in found[stage][0]

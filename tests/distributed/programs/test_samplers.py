@@ -27,6 +27,7 @@ class Case:
     """How a plan gets its inputs."""
 
     inputs: str
+    stages: int = 1
 
 
 def data() -> Dataset[Any]:
@@ -35,23 +36,26 @@ def data() -> Dataset[Any]:
     return TensorDataset(numbers, torch.randn(SAMPLES, 6), torch.randn(SAMPLES, 2))
 
 
-def model(inputs: str) -> tuple[ParallelModule, nn.Module]:
+def model(case: Case) -> tuple[ParallelModule, nn.Module]:
     torch.manual_seed(0)
-    original = nn.Linear(6, 2)
-    parallel = tensoropt_torch.auto_parallel(
+    original = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))
+    example = tensoropt_torch.Example(
         original,
         (torch.zeros(BATCH, 6),),
         loss_fn=F.mse_loss,
         targets=(torch.zeros(BATCH, 2),),
-        inputs=inputs,  # type: ignore[arg-type]
-        measure=False,
     )
-    return parallel, original
+    inputs: Any = case.inputs
+    if case.stages > 1:
+        plan: Any = tensoropt_torch.find_stages(example, stages=case.stages, inputs=inputs)
+    else:
+        plan = tensoropt_torch.find_strategy(example, inputs=inputs, measure=False)
+    return tensoropt_torch.parallelize(example, plan), original
 
 
 def check_epochs(case: Case) -> list[list[list[int]]]:
     """The numbers of the samples, by epoch and batch; losses are those of the whole batch."""
-    parallel, original = model(case.inputs)
+    parallel, original = model(case)
     share = tensoropt_torch.sampler_arguments(parallel)
     assert share == tensoropt_torch.sampler_arguments(parallel.plan)
     samples = data()
@@ -76,8 +80,9 @@ def of_all(numbers: list[int]) -> list[int]:
     return [number for part in lists for number in part]
 
 
-def test_every_sample_is_seen_once_by_one_rank_with_sharded_inputs() -> None:
-    ranks = run_ranks(2, f"{HERE}:check_epochs", Case("sharded"), 100)
+@pytest.mark.parametrize("stages", [1, 2])
+def test_every_sample_is_seen_once_by_one_rank_with_sharded_inputs(stages: int) -> None:
+    ranks = run_ranks(2, f"{HERE}:check_epochs", Case("sharded", stages), 100)
     for epoch in range(EPOCHS):
         counts = Counter(n for rank in ranks for batch in rank[epoch] for n in batch)
         assert counts == Counter(range(SAMPLES))
@@ -97,7 +102,7 @@ def check_resumed(case: Case) -> tuple[list[list[int]], list[list[int]]]:
     from torchdata.stateful_dataloader import StatefulDataLoader
     from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-    parallel, _ = model(case.inputs)
+    parallel, _ = model(case)
     share = tensoropt_torch.sampler_arguments(parallel)
 
     def make() -> Any:

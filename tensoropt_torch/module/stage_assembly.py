@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import fx, nn
 
 from tensoropt_torch.emit.rank import RankPart
@@ -14,15 +13,17 @@ from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.module.micro_batched import Gather
 from tensoropt_torch.module.reached import Reach
 from tensoropt_torch.module.stage_outputs import StageOutput
-from tensoropt_torch.module.stage_step import StageChunk, StagePart, Tied
+from tensoropt_torch.module.stage_part import StageChunk, StagePart, Tied
 from tensoropt_torch.module.variant import Variant
 from tensoropt_torch.program.stage_schedules import StageSchedule
+from tensoropt_torch.runtime.agreement import CallAgreement
 from tensoropt_torch.runtime.stage_groups import StageGroups
-from tensoropt_torch.space.rows import loss_node, rows_of_inputs
+from tensoropt_torch.space.rows import OutputRows, loss_node, rows_of_inputs
 from tensoropt_torch.stages import StageGraph
 
-# Of each output of each part, by the numbers of both, the dim along which devices have shares.
-OutputDims = Mapping[tuple[int, int], int | None]
+# Of each output of each part, by the numbers of both: the dim along which devices of a stage have
+# shares, and whether, where each has all of it, the sum of their gradients counts.
+OutputDims = Mapping[tuple[int, int], tuple[int | None, bool]]
 
 
 def stage_part(
@@ -34,11 +35,15 @@ def stage_part(
     parameters: Mapping[str, torch.Tensor],
     tied: tuple[Tied, ...],
     dims: OutputDims,
+    agreement: CallAgreement,
+    *,
     uses_seeds: bool,
+    output_rows: tuple[OutputRows, ...] = (),
 ) -> StagePart:
     """See ``StagePart``; ``captured`` is the graph of a micro-batch that was cut into
     ``graphs``, and ``dims`` are of all outputs of these."""
-    outputs = _outputs(captured)
+    loss = loss_node(captured)
+    makes_gradients = schedule.makes_gradients
     settings = chunks[0].variant.plan.settings
     return StagePart(
         groups,
@@ -47,12 +52,15 @@ def stage_part(
         parameters,
         tied,
         _stage_outputs(captured, graphs, schedule.stages, dims),
-        outputs.index(loss_node(captured)) if schedule.makes_gradients else -1,
+        _outputs(captured).index(loss) if makes_gradients and loss is not None else -1,
+        Reach(captured) if makes_gradients else None,
         captured.out_spec,
         uses_seeds,
         {n: d for c in chunks for n, d in _rows_of(c).items()},
         settings.num_devices if settings.inputs == "sharded" else 1,
         captured.batch or captured,
+        agreement,
+        output_rows,
     )
 
 
@@ -79,7 +87,7 @@ def chunk_of(graph: StageGraph, part: RankPart, variant: Variant) -> StageChunk:
     settings = part.plan.settings
     by_name = {source.names[0]: source for source in part.captured.inputs}
     received = tuple(part.local_shape(by_name[c.name]) for c in graph.received)
-    dims = dims_of(part)[len(graph.outputs) :]
+    dims = [dim for dim, _ in output_dims_of(part)[len(graph.outputs) :]]
     sent = tuple(
         _share(crossing.shape, dim, settings.num_devices)
         for crossing, dim in zip(graph.sent, dims, strict=True)
@@ -89,25 +97,14 @@ def chunk_of(graph: StageGraph, part: RankPart, variant: Variant) -> StageChunk:
     return StageChunk(graph, variant, received, sent, alone)
 
 
-def dims_of(part: RankPart) -> tuple[int | None, ...]:
-    """Of each output of a part the dim along which the devices of a stage have shares; None: each
-    has all of it."""
+def output_dims_of(part: RankPart) -> tuple[tuple[int | None, bool], ...]:
+    """Of each output of a part, as ``OutputDims``."""
     settings = part.plan.settings
-    is_shared = settings.inputs == "sharded"
-    return tuple(row.dim if is_shared else None for row in part.output_rows(settings))
-
-
-def tied_of(
-    captured: CapturedModel, shared: Mapping[str, dist.ProcessGroup | None]
-) -> tuple[Tied, ...]:
-    """The parameters that several parts have, by name with the group of the ranks that do."""
-    number = _outputs(captured).index(loss_node(captured))
-    reach = Reach(captured)
-    used = {source.names[0] for source in captured.parameters}
-    return tuple(
-        Tied(name, group, name in used and reach.is_reached(name, number))
-        for name, group in shared.items()
-    )
+    rows = part.output_rows(settings)
+    if settings.inputs != "sharded":
+        return tuple((None, False) for _ in rows)
+    several = settings.num_devices > 1
+    return tuple((row.dim, several and row.dim is None and not row.is_loss) for row in rows)
 
 
 def _stage_outputs(
@@ -120,8 +117,9 @@ def _stage_outputs(
         assert micro is not None
         for place, index in enumerate(graph.outputs):
             at = number % stages, number // stages, place
-            dim = dims[number, place]
-            found[index] = StageOutput.of(values[index], at, micro.joins[place], dim)
+            found[index] = StageOutput.of(
+                values[index], at, micro.joins[place], *dims[number, place]
+            )
     return tuple(found[index] for index in range(len(values)))
 
 
@@ -140,4 +138,4 @@ def _share(shape: Sequence[int], dim: int | None, parts: int) -> tuple[int, ...]
 
 
 def _rows_of(chunk: StageChunk) -> dict[str, int]:
-    return rows_of_inputs(chunk.variant.captured, chunk.variant.plan.settings)
+    return rows_of_inputs(chunk.variant.captured, chunk.variant.plan.shares)
