@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 import torch
 import torch.distributed as dist
@@ -13,15 +13,18 @@ import torch.distributed as dist
 from tensoropt_torch import measure, module
 from tensoropt_torch.api.planning import find_strategy
 from tensoropt_torch.emit.compiler import Compile
+from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.module import ParallelModule
+from tensoropt_torch.module.out_of_memory import OnOutOfMemory
 from tensoropt_torch.module.shared import check_not_shared, note_parameters
 from tensoropt_torch.module.variants import DEFAULT_MAX_VARIANTS, Shapes, VariantOptions
 from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.planner.pinned import find_pinned
+from tensoropt_torch.planner.smaller import SmallerPlans
 from tensoropt_torch.progress import Phases
-from tensoropt_torch.runtime.agreement import on_all_ranks
+from tensoropt_torch.runtime.agreement import agree_or_raise, on_all_ranks
 from tensoropt_torch.runtime.job import check_group, device_of_group
 from tensoropt_torch.staging import stages_of
 from tensoropt_torch.strategy import Option
@@ -76,6 +79,7 @@ def parallelize(
     one_process_random: bool = False,
     compile: Compile = False,
     check_capture: bool = True,
+    on_out_of_memory: OnOutOfMemory = "raise",
     **keywords: Unpack[ExampleKeywords],
 ) -> ParallelModule:
     """The module that runs ``plan`` on this rank. Collective.
@@ -105,17 +109,24 @@ def parallelize(
     is an error of that call. ``check_capture=False`` leaves that out (docs/runtime.md, The
     captured graph is compared with the module).
 
+    With ``on_out_of_memory="smaller"`` a forward or backward that runs out of memory on any rank
+    is undone and repeated under the next smaller plan, on all ranks, which the log and
+    ``parallel.out_of_memory`` tell (docs/surviving.md, When memory runs out).
+
     Raises:
         TensorOptError: on every rank, if the plan does not fit the number of
             processes, the model, or the other ranks; if something on the meta
             device gets no value; or if ``compile`` names no backend, or is asked for together
-            with ``one_process_random``.
+            with ``one_process_random``, or either with ``on_out_of_memory="smaller"``.
     """
     check_group("parallelize")
     example = on_all_ranks(lambda: example_of(model, args, kwargs, keywords))
     options = on_all_ranks(lambda: VariantOptions(find_pinned, shapes, max_variants, check_capture))
+    smaller = on_all_ranks(lambda: _smaller(on_out_of_memory, compile, one_process_random))
+    agree_or_raise("on_out_of_memory", on_out_of_memory, "give the same on every rank")
     if isinstance(plan, StagedPlan):
         refused = {"compile": compile, "one_process_random": one_process_random}
+        refused |= {"on_out_of_memory": on_out_of_memory if smaller else False}
         return stages_of(example, plan, device, weights, refused, options)
     captured = on_all_ranks(lambda: model_of(plan, example))
     module_of_model = as_module(example.model)
@@ -131,6 +142,7 @@ def parallelize(
         one_process_random=one_process_random,
         compile=compile,
         compared=measure.KeptComparison(module_of_model, captured),
+        smaller=smaller,
     )
     note_parameters(module_of_model, parallel)
     phases.end("emission")
@@ -153,6 +165,7 @@ def auto_parallel(
     one_process_random: bool = False,
     compile: Compile = False,
     check_capture: bool = True,
+    on_out_of_memory: OnOutOfMemory = "raise",
     **keywords: Unpack[PlanningKeywords],
 ) -> ParallelModule:
     """``parallelize`` with the plan of ``find_strategy`` (same arguments)."""
@@ -177,4 +190,22 @@ def auto_parallel(
         one_process_random=one_process_random,
         compile=compile,
         check_capture=check_capture,
+        on_out_of_memory=on_out_of_memory,
     )
+
+
+def _smaller(
+    on_out_of_memory: OnOutOfMemory, compile: Compile, one_process_random: bool
+) -> SmallerPlans | None:
+    """What finds smaller plans, if they are asked for."""
+    check_choice("on_out_of_memory", on_out_of_memory, get_args(OnOutOfMemory))
+    if on_out_of_memory == "raise":
+        return None
+    given = {"compile": compile, "one_process_random": one_process_random}
+    for name, value in given.items():
+        if value:
+            raise TensorOptError(
+                f"on_out_of_memory='smaller' and {name}={value!r} do not go together: such steps "
+                "are not undone; leave one of them out"
+            )
+    return SmallerPlans()

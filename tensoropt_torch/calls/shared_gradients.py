@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.space.rows import OutputRows
 
 
@@ -47,6 +48,7 @@ class SharedGradients:
     inputs: Sequence[int | None]
     averages: bool = False
     gathered: bool = False
+    repeats: bool = False
 
     def entering(self, inputs: Sequence[Any]) -> list[Any]:
         """The inputs, whose gradients become those of the rank's own loss."""
@@ -78,6 +80,13 @@ class SharedGradients:
         is_mean = self.averages or (rows.depends and rows.dim is None)
         factor = 1 / self.ranks if is_mean else 1.0
         if self.gathered and rows.dim is None:
+            if self.repeats:
+                raise TensorOptError(
+                    "the ranks have different numbers of rows in this call, and it returns "
+                    "something besides rows and losses that has gradients, which "
+                    "on_out_of_memory='smaller' does not support: drop_last=True, or a sampler "
+                    "that pads"
+                )
             return lambda grad: _summed(grad * factor)
         return (lambda grad: grad * factor) if is_mean else None
 

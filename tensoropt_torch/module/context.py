@@ -30,7 +30,10 @@ class RankContext:
         return math.prod(self.sizes)
 
     @staticmethod
-    def make(sizes: Sequence[int], device: torch.device) -> RankContext:
-        """Collective. A single device is a mesh with one axis of size 1."""
-        groups = AxisGroups(sizes, device.type)
+    def make(
+        sizes: Sequence[int], device: torch.device, *, own_groups: bool = False
+    ) -> RankContext:
+        """Collective. A single device is a mesh with one axis of size 1. ``own_groups`` are of
+        nobody else."""
+        groups = AxisGroups(sizes, device.type, of_their_own=own_groups)
         return RankContext(tuple(sizes), device, groups.mesh(), groups)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.whole import CutGraph
+from tensoropt_torch.module.attempts import Attempt
 from tensoropt_torch.module.delivery import Waiting, delivered
 from tensoropt_torch.module.gradient_sinks import PassSink, StepSink
 from tensoropt_torch.module.micro_batched import seed_of
@@ -38,6 +39,7 @@ from tensoropt_torch.program.schedule import (
     without_gradients,
 )
 from tensoropt_torch.runtime import reuse
+from tensoropt_torch.runtime.lost_ranks import waits_may_end
 
 
 class Executor:
@@ -58,12 +60,17 @@ class Executor:
         seed: int,
         numbers: tuple[Any, ...],
         reduces: bool,
+        attempt: Attempt | None = None,
     ) -> Any:
         """The outputs of a step for these inputs, literals included, in the containers of the
         model. With ``reduces`` its gradients get the layouts of their parameters; ``numbers``
-        are what the graph takes besides."""
+        are what the graph takes besides; an ``attempt`` may be undone."""
         schedule = self.schedule(variant, reduces)
-        return run_schedule(schedule, variant, inputs, seed, numbers)
+        if attempt is None:
+            return run_schedule(schedule, variant, inputs, seed, numbers)
+        attempt.begin(variant)
+        with waits_may_end():
+            return run_schedule(schedule, variant, inputs, seed, numbers, attempt)
 
     def schedule(self, variant: Variant, reduces: bool) -> Schedule:
         """What such a step does."""
@@ -91,25 +98,33 @@ def run_schedule(
     inputs: Sequence[Any],
     seed: int,
     numbers: tuple[Any, ...] = (),
+    attempt: Attempt | None = None,
 ) -> Any:
     """The outputs of a step that does what the schedule says."""
     rest = (numbers,) if numbers else ()
     if variant.batch is None:
         assert schedule.is_lone, schedule
-        outputs = _forward_alone(schedule, variant, inputs, seed, rest)
+        outputs = _forward_alone(schedule, variant, inputs, seed, rest, attempt)
     else:
         assert schedule.micro_batches == variant.batch.count, schedule
-        outputs = _Step(schedule, variant, inputs, seed, rest).run()
+        outputs = _Step(schedule, variant, inputs, seed, rest, attempt).run()
     return pytree.tree_unflatten(list(outputs), variant.captured.out_spec)
 
 
 def _forward_alone(
-    schedule: Schedule, variant: Variant, inputs: Sequence[Any], seed: int, rest: tuple[Any, ...]
+    schedule: Schedule,
+    variant: Variant,
+    inputs: Sequence[Any],
+    seed: int,
+    rest: tuple[Any, ...],
+    attempt: Attempt | None,
 ) -> Sequence[Any]:
     """The backward is that of autograd, when somebody calls it."""
     tensors = variant.own_tensors()
     written = WrittenParts(tensors)
-    if schedule == PLAIN:
+    if attempt is not None:
+        tensors = attempt.leaves(tensors)
+    elif schedule == PLAIN:
         boxed: Sequence[Any] | None = variant.boxed_outputs(inputs, tensors, seed, *rest)
         if boxed is not None:
             written.watch(boxed)
@@ -161,8 +176,10 @@ class _Step:
         inputs: Sequence[Any],
         seed: int,
         rest: tuple[Any, ...],
+        attempt: Attempt | None,
     ) -> None:
         assert variant.batch is not None
+        self._attempt = attempt
         self._schedule = schedule
         self._variant = variant
         self._batch = variant.batch
@@ -187,7 +204,7 @@ class _Step:
     def _take_leaves(self) -> None:
         for number, parameter in self._variant.trained():
             name = self._variant.captured.sources[number].names[0]
-            self._parameters[name] = parameter
+            self._parameters[name] = self._attempt.leaf(parameter) if self._attempt else parameter
             self._values[number] = self._leaves[name] = self._values[number].requires_grad_()
         borders = self._variant.hooked.borders
         kept = frozenset() if self._schedule.reduces else frozenset(self._leaves)

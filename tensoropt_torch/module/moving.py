@@ -67,7 +67,20 @@ class PlanMover:
     """
 
     def __init__(self, maker: ProgramMaker) -> None:
+        self._maker_before = maker
         self._makers = {maker.context.sizes: maker}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module is."""
+        return self._maker_before.context.device
+
+    def leave_groups(self) -> None:
+        """Leaves the process groups of all programs, which cannot run any more: ``move`` makes
+        others. Requires contexts with groups of their own; by each rank by itself."""
+        while self._makers:
+            _, self._maker_before = self._makers.popitem()
+            self._maker_before.context.groups.leave()
 
     def move(self, plan: Plan, moving: Moving) -> tuple[ModulePrograms, Moved]:
         """The programs of the plan, and what the change of layouts took. Collective.
@@ -99,8 +112,9 @@ class PlanMover:
     def _maker(self, part: RankPart) -> ProgramMaker:
         """Of the mesh of a plan."""
         if part.sizes not in self._makers:
-            (known, *_) = self._makers.values()
-            context = RankContext.make(part.sizes, known.context.device)
+            known = self._maker_before
+            own = known.context.groups.are_of_their_own
+            context = RankContext.make(part.sizes, known.context.device, own_groups=own)
             self._makers[part.sizes] = replace(known, context=context)
         return self._makers[part.sizes]
 

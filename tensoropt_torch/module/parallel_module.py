@@ -17,12 +17,15 @@ from tensoropt_torch.calls.plain_gradients import take_plain_gradients
 from tensoropt_torch.emit.compilation import compiled_parts, describe
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger, rank_of_job
+from tensoropt_torch.module.attempts import Attempt
 from tensoropt_torch.module.conversions import check_conversion
 from tensoropt_torch.module.moving import BUCKET_BYTES, Moving, PlanMover
+from tensoropt_torch.module.out_of_memory import Actions, FindSmaller, GuardedCalls, OutOfMemory
 from tensoropt_torch.module.programs import ModulePrograms
 from tensoropt_torch.module.special_methods import class_with_special_methods
 from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.runtime.agreement import CallAgreement
 from tensoropt_torch.runtime.lost_ranks import CallsOfModule, doing
 from tensoropt_torch.units import format_bytes, format_costs, format_duration
 from tensoropt_torch.values.moves import Moved
@@ -65,9 +68,11 @@ class ParallelModule(nn.Module):
         storage: ModuleStorage,
         programs: ModulePrograms,
         mover: PlanMover | None = None,
+        guard: tuple[FindSmaller, CallAgreement] | None = None,
     ) -> None:
         """``storage`` has the parameters and buffers, on which ``programs`` run; ``mover`` makes
-        others, if there may be some."""
+        others, if there may be some. Given a ``guard``, calls that run out of memory are repeated
+        under plans that it finds, which the ranks tell each other by it."""
         super().__init__()
         storage.lend_to(self)
         self._storage = storage
@@ -79,6 +84,7 @@ class ParallelModule(nn.Module):
         self.requires_gradient_sync = True
         self.averages_losses = False
         self._calls = CallsOfModule(self._get_name())
+        self._guard = None if guard is None else GuardedCalls(guard[0], storage, guard[1])
         self._uncompiled = _uncompiled_call()
         self._is_made = True
 
@@ -236,14 +242,30 @@ class ParallelModule(nn.Module):
                 "move_to is not supported by a module in stages: save a checkpoint, and go on "
                 "with parallelize(model, plan)"
             )
+        moved = self._moved(self._mover, plan, optimizers, bucket_bytes)
+        self._calls.end_backward()
+        return moved
+
+    def _moved(
+        self,
+        mover: PlanMover,
+        plan: Plan,
+        optimizers: Sequence[torch.optim.Optimizer] = (),
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> Moved:
         known = [*self._storage.optimizers, *optimizers]
         moving = Moving(self._storage, self._programs, list(dict.fromkeys(known)), bucket_bytes)
         start_s = time.perf_counter()
-        self._programs, moved = self._mover.move(plan, moving)
+        self._programs, moved = mover.move(plan, moving)
         self._plan = plan
-        self._calls.end_backward()
         log.info("moved in %s: %r", format_duration(time.perf_counter() - start_s), self)
         return moved
+
+    @property
+    def out_of_memory(self) -> tuple[OutOfMemory, ...]:
+        """The steps that ran out of memory and were repeated under smaller plans, with
+        ``parallelize(on_out_of_memory="smaller")``."""
+        return () if self._guard is None else tuple(self._guard.events)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -267,15 +289,37 @@ class ParallelModule(nn.Module):
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         with self._calls.forward():
             self.original.training = self.training
-            outputs = self._programs.call(
-                args,
-                kwargs,
-                reduces=self.requires_gradient_sync,
-                averages=self.averages_losses,
-            )
+            if self._guard is not None:
+                outputs = self._guard.call(self._actions(), args, kwargs, self.averages_losses)
+            else:
+                outputs = self._programs.call(
+                    args,
+                    kwargs,
+                    reduces=self.requires_gradient_sync,
+                    averages=self.averages_losses,
+                )
         self._calls.note_backward(outputs)
         take_plain_gradients(outputs)
         return outputs
+
+    def _actions(self) -> Actions:
+        mover = self._mover
+        assert mover is not None
+
+        def attempt(
+            args: Sequence[Any], kwargs: Mapping[str, Any], averages: bool, attempt: Attempt
+        ) -> Any:
+            return self._programs.call(
+                args, kwargs, reduces=True, averages=averages, attempt=attempt
+            )
+
+        return Actions(
+            attempt,
+            lambda: self._programs.seeds,
+            lambda: self._plan.with_model(self._programs.base.captured),
+            mover.leave_groups,
+            lambda plan: self._moved(mover, plan),
+        )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """Raises TensorOptError unless ``fn`` keeps the device and the dtypes: ``to``,

@@ -18,6 +18,7 @@ from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.module.cut_constants import cut_constants
 from tensoropt_torch.module.making import ProgramMaker
 from tensoropt_torch.module.moving import PlanMover
+from tensoropt_torch.module.out_of_memory import FindSmaller
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.module.stand_ins import stand_ins
 from tensoropt_torch.module.step_hooks import watch_optimizers
@@ -25,8 +26,14 @@ from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.module.variants import VariantOptions
 from tensoropt_torch.parameters.parameter_hooks import carry_hooks_over
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
+from tensoropt_torch.runtime.agreement import (
+    CallAgreement,
+    agree_on_model,
+    agree_or_raise,
+    on_all_ranks,
+)
 from tensoropt_torch.runtime.grad_scaler import agree_on_infinite_gradients
+from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.values.weights import WeightLoader, WeightSource
 
 
@@ -43,6 +50,7 @@ def parallelize(
     one_process_random: bool = False,
     compile: Compile = False,
     compared: ComparedBefore | None = None,
+    smaller: FindSmaller | None = None,
 ) -> ParallelModule:
     """The module that runs ``plan`` on this rank.
 
@@ -54,7 +62,8 @@ def parallelize(
     call, where it is compared with the graph (``capture_check.py``), if ``compared`` does not
     know that an earlier job has done that.
     With ``one_process_random`` random operators draw what one process draws. With ``compile``
-    what a rank computes is compiled (``compilation.py``).
+    what a rank computes is compiled (``compilation.py``). Steps that run out of memory are
+    repeated under plans that ``smaller`` finds, if it is given (``out_of_memory.py``).
 
     Raises:
         TensorOptError: on every rank, if the plan does not fit the number of
@@ -70,7 +79,7 @@ def parallelize(
     given = captured
     part = on_all_ranks(lambda: RankPart(plan, given, dist.get_rank()))
     captured = part.captured
-    context = context or RankContext.make(part.sizes, device)
+    context = context or RankContext.make(part.sizes, device, own_groups=smaller is not None)
     loader = WeightLoader(
         model,
         {source.names[0]: part.placements(source) for source in captured.parameters},
@@ -107,7 +116,10 @@ def parallelize(
     base = maker.base(part, tables)
     storage = ModuleStorage(root)
     programs = maker.programs(part, base, storage, seed_generator(plan.fingerprint))
-    module = ParallelModule(plan, storage, programs, PlanMover(maker))
+    guard = None
+    if smaller is not None:
+        guard = smaller, CallAgreement(AxisGroups(part.sizes, device.type).create_control())
+    module = ParallelModule(plan, storage, programs, PlanMover(maker), guard)
     _check_complete(model, module)
     watch_optimizers(model, module)
     agree_on_infinite_gradients()

@@ -12,6 +12,7 @@ from tensoropt_torch.calls.call_kind import flatten
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
 from tensoropt_torch.frontend.python_calls import run_by
+from tensoropt_torch.module.attempts import Attempt
 from tensoropt_torch.module.executor import Executor
 from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.module.variant import Variant
@@ -51,7 +52,13 @@ class ModulePrograms:
         return () if self.variants is None else self.variants.strategies
 
     def call(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, reduces: bool, averages: bool
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        reduces: bool,
+        averages: bool,
+        attempt: Attempt | None = None,
     ) -> Any:
         """What the model returns. Collective.
 
@@ -59,31 +66,37 @@ class ModulePrograms:
             args, kwargs: as the module is called.
             reduces: gradients get the layouts of their parameters.
             averages: the losses of ranks count as ``ParallelModule.averages_losses`` says.
+            attempt: the call may be undone.
         """
         if self.variants is None:
             found = Found(self.base, self._inputs_of_base(args, kwargs))
-            return self._run(found, reduces, averages)
+            return self._run(found, reduces, averages, attempt)
         steps = self._storage.steps
         mark = f", after {steps} steps of optimizers" if steps else ""
         if not reduces:
             mark += ", without gradient synchronisation"
         found = self.variants.find(args, kwargs, mark)
         try:
-            return self._run(found, reduces, averages)
+            return self._run(found, reduces, averages, attempt)
         except DifferentCallsError:
             del found  # with its inputs; what follows is no part of handling this
-        return self._run(self.variants.find_differing(args, kwargs, mark), reduces, averages)
+            if attempt is not None:
+                attempt.cancel()
+        found = self.variants.find_differing(args, kwargs, mark)
+        return self._run(found, reduces, averages, attempt)
 
-    def _run(self, found: Found, reduces: bool, averages: bool) -> Any:
+    def _run(self, found: Found, reduces: bool, averages: bool, attempt: Attempt | None) -> Any:
         step = partial(self.executor.run, reduces=reduces)
+        if attempt is not None:
+            step = partial(step, attempt=attempt)
         # The casts are in the graph.
         with autocast_off(current_autocast()), run_by(self._storage.root):
             if self.seeds is None or not found.variant.uses_seeds:
-                return found.run(0, step, averages)
+                return found.run(0, step, averages, attempt is not None)
             before = self.seeds.get_state()
             try:
                 seed = torch.randint(2**62, (), generator=self.seeds)
-                return found.run(int(seed), step, averages)
+                return found.run(int(seed), step, averages, attempt is not None)
             except DifferentCallsError:
                 self.seeds.set_state(before)
                 raise

@@ -20,6 +20,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, as_module
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
 from tensoropt_torch.frontend.python_calls import check_hooks, run_by
+from tensoropt_torch.module.attempts import Attempt
 from tensoropt_torch.module.parallel_module import ParallelModule, programs_of
 from tensoropt_torch.module.parallelize import seed_generator
 from tensoropt_torch.module.programs import ModulePrograms
@@ -109,9 +110,16 @@ class StagePrograms(ModulePrograms):
         self._keeps = False  # gradients may be kept
 
     def call(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, reduces: bool, averages: bool
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        reduces: bool,
+        averages: bool,
+        attempt: Attempt | None = None,
     ) -> Any:
-        """See ``ModulePrograms``."""
+        """See ``ModulePrograms``; no call is an attempt."""
+        assert attempt is None
         mark = "" if reduces else ", without gradient synchronisation"
         found = self._calls.find(args, kwargs, mark)
         part = found.part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from tensoropt_torch.emit.boxed import BoxedStep, Trained
 from tensoropt_torch.emit.hooked import HookedGraph
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.whole import CutGraph, WholeGraph
+from tensoropt_torch.emit.written import changed_inputs
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.module.micro_batched import Gather, MicroBatched
 from tensoropt_torch.module.reached import Reach
@@ -117,6 +118,13 @@ class Variant:
     def hooked(self) -> HookedGraph:
         """The graph for steps that do more than run it once."""
         return HookedGraph.of(self.graph)
+
+    @cached_property
+    def written_places(self) -> list[tuple[MutableMapping[str, torch.Tensor], str]]:
+        """Where buffers are found that forward writes to."""
+        changed, _ = changed_inputs(self.graph.graph)
+        places = (self._places[number] for number in changed if number < len(self._places))
+        return [place for place in places if place is not None]  # type: ignore[misc]
 
     def own_tensors(self) -> list[torch.Tensor]:
         """The parameters, buffers and tables, in the order of the sources."""

@@ -74,8 +74,9 @@ class Found:
     agreement: PendingAgreement | None = None
     numbers: tuple[Any, ...] = ()
 
-    def run(self, seed: int, run: RunStep, averages: bool = False) -> Any:
+    def run(self, seed: int, run: RunStep, averages: bool = False, repeats: bool = False) -> Any:
         """The outputs for this rank, whose gradients count as ``shared_gradients`` says.
+        ``repeats``: the call may be undone and repeated.
 
         Raises:
             DifferentCallsError: on every rank; they do not agree. Nothing has changed.
@@ -85,9 +86,9 @@ class Found:
             with confirming(self.agreement):
                 outputs = run(variant, self.inputs, seed, self.numbers)
             return variant.put_back(outputs)
-        gradients = SharedGradients(
-            ranks, variant.output_rows, variant.input_rows, averages, self.shares is not None
-        )
+        gathered = self.shares is not None
+        rows = variant.output_rows, variant.input_rows
+        gradients = SharedGradients(ranks, *rows, averages, gathered, repeats)
         with confirming(self.agreement):
             outputs = run(variant, gradients.entering(self.inputs), seed, self.numbers)
         if self.shares is not None:

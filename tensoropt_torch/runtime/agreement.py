@@ -127,6 +127,15 @@ class CallAgreement:
         work = dist.all_reduce(ends, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return PendingAgreement(ends, work)
 
+    def most(self, number: int) -> int:
+        """The largest number of all ranks."""
+        if self._group is None:
+            return number
+        found = torch.tensor([number])
+        with waiting():
+            dist.all_reduce(found, dist.ReduceOp.MAX, group=self._group)
+        return int(found)
+
     def exchange(self, item: T) -> list[T]:
         """The item of every rank, by rank."""
         if self._group is None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -31,10 +32,13 @@ class AxisGroups:
     order. A set whose group is the whole job uses the default process group; the others
     have its timeout. Of Gloo those of single axes are the groups of the job's ``DeviceMesh``,
     since each has a thread that wakes up a hundred times a second; those of other backends
-    are not, since they hold memory of the device until they are closed.
+    are not, since they hold memory of the device until they are closed. With ``of_their_own`` no
+    group is that of anybody else, so that all can be left (``leave``).
     """
 
-    def __init__(self, sizes: Sequence[int], device_type: str = "cpu") -> None:
+    def __init__(
+        self, sizes: Sequence[int], device_type: str = "cpu", *, of_their_own: bool = False
+    ) -> None:
         """Groups on a mesh with axes of these sizes, for tensors on this device.
 
         Raises:
@@ -44,6 +48,7 @@ class AxisGroups:
         """
         self.sizes = tuple(sizes)
         self.device_type = device_type
+        self.are_of_their_own = of_their_own
         self._groups: dict[int, dist.ProcessGroup] = {}
         self._own: list[dist.ProcessGroup] = []
         world = dist.get_world_size()
@@ -106,10 +111,23 @@ class AxisGroups:
 
     def close(self) -> None:
         """Destroys the groups that are of this object alone. Collective."""
-        for group in self._own:
-            dist.destroy_process_group(group)
         self._groups.clear()
-        self._own.clear()
+        while self._own:
+            dist.destroy_process_group(self._own.pop())
+
+    def leave(self) -> None:
+        """As ``close``, in the middle of collectives, by each rank by itself: ranks that wait for
+        this one in any of the groups hear of it at once (Gloo), or when they leave as well.
+
+        Requires that the groups are of their own, and that nothing else has them.
+        """
+        assert self.are_of_their_own or not self._own
+        if backend_of_job(self.device_type).name() == "nccl":
+            device = torch.device(self.device_type)
+            for group in self._own:
+                if device in group._device_types:
+                    group._get_backend(device).abort()
+        self.close()
 
     @contextmanager
     def _on_host(self) -> Iterator[None]:
@@ -123,11 +141,11 @@ class AxisGroups:
             yield
 
     def _create(self, axes: int) -> dist.ProcessGroup:
-        axis = axes.bit_length() - 1
-        if axes == 1 << axis and backend_of_job(self.device_type).name() == "gloo":
+        axis, own = axes.bit_length() - 1, self.are_of_their_own
+        if not own and axes == 1 << axis and backend_of_job(self.device_type).name() == "gloo":
             shared: dist.ProcessGroup = device_mesh(self.sizes, self.device_type).get_group(axis)
             return shared
-        group = make_group(self.sizes, axes, self.device_type)
+        group = make_group(self.sizes, axes, self.device_type, of_its_own=own)
         if group is not dist.group.WORLD:
             self._own.append(group)
         return group

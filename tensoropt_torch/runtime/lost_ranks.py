@@ -42,6 +42,34 @@ class LostRanksError(TensorOptError):
     after it."""
 
 
+class WaitEndedError(LostRanksError):
+    """A wait has ended inside of ``waits_may_end``, for this ``reason``."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"a wait for other ranks has ended: {_first_line(reason)}")
+        self.reason = reason
+
+
+_waits_may_end = 0  # how many are around; of the process, since backward may have its own threads
+
+
+@contextmanager
+def waits_may_end() -> Iterator[None]:
+    """Inside, a wait that fails raises ``WaitEndedError`` at once: another rank may have left the
+    groups on purpose, which the ranks tell each other afterwards. If none has, that is the error
+    of ``lost_ranks``."""
+    global _waits_may_end
+    _waits_may_end += 1
+    try:
+        yield
+    except RuntimeError as error:  # of a collective that could not begin
+        if not is_of_a_wait(error):
+            raise
+        raise WaitEndedError(str(error)) from None
+    finally:
+        _waits_may_end -= 1
+
+
 @contextmanager
 def waiting() -> Iterator[None]:
     """Around collectives.
@@ -134,6 +162,8 @@ def _tells_of_a_wait(text: str) -> bool:
 
 def lost_ranks(reason: str) -> LostRanksError:
     """The error of this rank, whose wait has failed for this reason; other ranks hear of it."""
+    if _waits_may_end:
+        return WaitEndedError(reason)
     first_line = _first_line(reason)
     notes = board()
     if notes is None:
