@@ -282,7 +282,7 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
     }
     if (context->needs_input_grad(0)) {
       const std::string group = types.at("batch_group").toStringRef();
-      if (!group.empty()) all_reduce(sums, find_group(group));
+      if (!group.empty()) sum_over_ranks(sums, group);
       const auto samples = types.at("samples").toIntVector();
       sums.div_(global_count(saved[0], samples, group));
       result[0] = input_gradient(gradient, x, sums, saved[2], inverse, saved[1])

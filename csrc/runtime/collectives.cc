@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/autograd_calls.h"
+
 namespace tensoropt {
 
 namespace {
@@ -312,7 +314,23 @@ void reset_counts() {
   for (auto& counter : counters()) counter = 0;
 }
 
+namespace {
+
+void sum_kernel(const at::Tensor& tensor, const std::string& group) {
+  at::Tensor sum = tensor;
+  all_reduce(sum, find_group(group));
+}
+
+void sum_meta(const at::Tensor& /*tensor*/, const std::string& /*group*/) {}
+
+}  // namespace
+
+void sum_over_ranks(const at::Tensor& tensor, const std::string& group) {
+  call_below_autograd<sum_kernel>("tensoropt::sum_over_ranks_", tensor, group);
+}
+
 TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
+  library.def("sum_over_ranks_(Tensor(a!) x, str group) -> ()");
   library.def("collective_counts() -> int[]", [] {
     const auto values = counts();
     return std::vector<std::int64_t>(values.begin(), values.end());
@@ -325,6 +343,12 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   });
   library.def("network_time() -> float",
               [] { return 1e-9 * static_cast<double>(network_ns()); });
+}
+TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
+  library.impl("sum_over_ranks_", sum_kernel);
+}
+TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
+  library.impl("sum_over_ranks_", sum_meta);
 }
 
 }  // namespace tensoropt

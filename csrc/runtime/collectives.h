@@ -74,6 +74,10 @@ Started start_all_reduce(const at::Tensor& tensor, const Group& group,
 void all_reduce(at::Tensor& tensor, const Group& group,
                 c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM);
 
+// The sum, in place, by the operator tensoropt::sum_over_ranks_, which whoever
+// looks at operators below autograd sees.
+void sum_over_ranks(const at::Tensor& tensor, const std::string& group);
+
 // `parts` is [size of the group, ...]; part i goes to rank i. The result holds
 // what rank i sent at i.
 Started start_all_to_all(const at::Tensor& parts, const Group& group);

@@ -11,9 +11,12 @@
 
 namespace tensoropt {
 
+inline constexpr std::int64_t kFlatAlignment = 64;  // bytes
+
 class FlatParts {
  public:
-  explicit FlatParts(std::int64_t item_size) : align_(64 / item_size) {}
+  explicit FlatParts(std::int64_t item_size)
+      : align_(kFlatAlignment / item_size) {}
 
   // In elements.
   std::int64_t add(std::int64_t num_elements) {

@@ -1,5 +1,7 @@
 #include "runtime/gradient_bucket.h"
 
+#include <c10/util/strides.h>
+
 #include <algorithm>
 
 #include "runtime/flat_parts.h"
@@ -45,6 +47,55 @@ void GradientBucket::add(Slot slot, Program program, at::Tensor gradient) {
       {slot, std::move(program), std::move(gradient), std::move(shape)});
 }
 
+// Whether what is sent of each gradient is that, seen in rows.
+bool GradientBucket::have_rows() const {
+  return std::all_of(
+      members_.begin(), members_.end(), [](const Member& member) {
+        const ProgramStep& step = member.program.steps()[0];
+        const bool in_order = step.kind == StepKind::kAllReduce ||
+                              (step.parts.empty() && step.dim == 0);
+        return in_order && member.gradient.is_contiguous();
+      });
+}
+
+// By one call, for gradients that have rows. What is between the parts is
+// reduced as well, and read by nobody.
+at::Tensor GradientBucket::joined(const std::vector<Reduction::Part>& parts,
+                                  std::int64_t rows, std::int64_t size) const {
+  std::vector<at::Tensor> pieces;
+  std::vector<at::Tensor> gaps(kFlatAlignment);  // by their length
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const at::Tensor& gradient = members_[i].gradient;
+    pieces.push_back(gradient.view({rows, gradient.numel() / rows}));
+    const std::int64_t end = parts[i].offset + gradient.numel() / rows;
+    const std::int64_t next = i + 1 < parts.size() ? parts[i + 1].offset : size;
+    if (end == next) continue;
+    at::Tensor& gap = gaps[next - end];
+    if (!gap.defined()) gap = at::zeros({rows, next - end}, gradient.options());
+    pieces.push_back(gap);
+  }
+  return at::cat(pieces, 1);
+}
+
+// One by one, each let go.
+at::Tensor GradientBucket::copied(const std::vector<Reduction::Part>& parts,
+                                  std::int64_t rows, std::int64_t size) {
+  at::Tensor flat = at::empty({rows, size}, members_[0].gradient.options());
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    Member& member = members_[i];
+    std::vector<std::int64_t> shape = parts[i].sent;
+    shape.insert(shape.begin(), rows);
+    flat.narrow(1, parts[i].offset, num_elements(parts[i].sent))
+        .view(shape)
+        .copy_(by_row(member.program.steps()[0], member.gradient));
+    member.gradient = at::Tensor();
+    const std::int64_t end = parts[i].offset + num_elements(parts[i].sent);
+    const std::int64_t next = i + 1 < parts.size() ? parts[i + 1].offset : size;
+    if (end < next) flat.narrow(1, end, next - end).zero_();
+  }
+  return flat;
+}
+
 GradientBucket::Reduction GradientBucket::start() {
   const ProgramStep step = members_[0].program.steps()[0];
   const std::string name = members_[0].program.group_of(step);
@@ -64,20 +115,8 @@ GradientBucket::Reduction GradientBucket::start() {
   const bool scatters = step.kind == StepKind::kReduceScatter;
   const std::int64_t rows = scatters ? step.group_size : 1;
   const NetworkTimer timer(members_[0].gradient);
-  at::Tensor flat = at::empty({rows, size}, options);
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    Member& member = members_[i];
-    std::vector<std::int64_t> shape = parts[i].sent;
-    shape.insert(shape.begin(), rows);
-    flat.narrow(1, parts[i].offset, num_elements(parts[i].sent))
-        .view(shape)
-        .copy_(by_row(member.program.steps()[0], member.gradient));
-    member.gradient = at::Tensor();
-    // What is between the parts is reduced as well, and read by nobody.
-    const std::int64_t end = parts[i].offset + num_elements(parts[i].sent);
-    const std::int64_t next = i + 1 < parts.size() ? parts[i + 1].offset : size;
-    if (end < next) flat.narrow(1, end, next - end).zero_();
-  }
+  const at::Tensor flat =
+      have_rows() ? joined(parts, rows, size) : copied(parts, rows, size);
   members_.clear();
   num_bytes_ = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) count_program();
@@ -95,7 +134,8 @@ GradientBucket::Reduced GradientBucket::Reduction::finish() {
   Reduced result;
   for (const Part& part : parts_) {
     at::Tensor reduced =
-        flat.narrow(0, part.offset, num_elements(part.sent)).view(part.sent);
+        flat.as_strided(part.sent, c10::contiguous_strides(part.sent),
+                        flat.storage_offset() + part.offset);
     for (std::size_t dim = 0; dim < part.shape.size(); ++dim) {
       if (part.shape[dim] == part.sent[dim]) continue;
       reduced =

@@ -74,6 +74,12 @@ class GradientBucket {
     std::vector<std::int64_t> shape;  // of the result
   };
 
+  bool have_rows() const;
+  at::Tensor joined(const std::vector<Reduction::Part>& parts,
+                    std::int64_t rows, std::int64_t size) const;
+  at::Tensor copied(const std::vector<Reduction::Part>& parts,
+                    std::int64_t rows, std::int64_t size);
+
   std::vector<Member> members_;
   std::int64_t num_bytes_ = 0;
 };

@@ -86,6 +86,7 @@ void ParameterQueue::finish(const std::shared_ptr<Gathering>& gathering) {
 void ParameterQueue::begin_gradient(std::int64_t slot, Program program,
                                     at::Tensor gradient) {
   Pass& pass = this_pass();
+  pass.begun.insert(slot);
   for (UnderWay& earlier : pass.under_way) {
     if (auto* alone = std::get_if<Alone>(&earlier)) alone->execution.advance();
   }
@@ -106,8 +107,13 @@ void ParameterQueue::begin_gradient(std::int64_t slot, Program program,
   }
 }
 
+bool ParameterQueue::has_gradient(std::int64_t slot) {
+  return this_pass().begun.contains(slot);
+}
+
 at::Tensor ParameterQueue::take_gradient(std::int64_t slot) {
   Pass& pass = this_pass();
+  pass.begun.erase(slot);
   if (!pass.ready.contains(slot)) {
     for (auto& [key, bucket] : pass.buckets) {
       if (!bucket.empty()) begin_bucket(pass, bucket);

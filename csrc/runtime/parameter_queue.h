@@ -26,6 +26,7 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -60,6 +61,8 @@ class ParameterQueue : public torch::CustomClassHolder {
 
   // Inside a pass of backward, whose gradients are apart from those of others.
   void begin_gradient(std::int64_t slot, Program program, at::Tensor gradient);
+  // Whether the pass has begun something since a gradient was taken.
+  bool has_gradient(std::int64_t slot);
   // Waits. Undefined if the pass has begun nothing since it was taken.
   at::Tensor take_gradient(std::int64_t slot);
 
@@ -78,6 +81,7 @@ class ParameterQueue : public torch::CustomClassHolder {
     std::vector<std::pair<GradientBucket::Key, GradientBucket>> buckets;
     std::deque<UnderWay> under_way;
     std::unordered_map<std::int64_t, at::Tensor> ready;
+    std::unordered_set<std::int64_t> begun;  // and not taken
 
     GradientBucket& bucket(const GradientBucket::Key& key);
     void finish_oldest();

@@ -1,6 +1,9 @@
 #include "runtime/program.h"
 
 #include <algorithm>
+#include <deque>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -85,6 +88,20 @@ at::Tensor compact(const at::Tensor& x) {
   return x.clone(at::MemoryFormat::Contiguous);
 }
 
+struct NumberedPrograms {
+  std::mutex mutex;
+  std::map<std::pair<std::vector<std::int64_t>, std::vector<std::string>>,
+           std::int64_t>
+      numbers;
+  std::deque<Program> programs;  // which stay where they are
+};
+
+NumberedPrograms& numbered_programs() {
+  // Never destroyed: threads of backward may outlive what is at the end.
+  static auto* all = new NumberedPrograms;
+  return *all;
+}
+
 Started start(StepKind kind, const at::Tensor& operand, const Group& group) {
   switch (kind) {
     case StepKind::kAllGather:
@@ -166,6 +183,25 @@ Program::Program(at::IntArrayRef steps, std::vector<std::string> groups)
     }
     steps_.push_back(std::move(step));
   }
+}
+
+std::int64_t Program::number_of(at::IntArrayRef steps,
+                                const std::vector<std::string>& groups) {
+  NumberedPrograms& all = numbered_programs();
+  const std::lock_guard lock(all.mutex);
+  const auto next = static_cast<std::int64_t>(all.programs.size());
+  const auto [found, is_new] =
+      all.numbers.try_emplace({steps.vec(), groups}, next);
+  if (is_new) all.programs.emplace_back(steps, groups);
+  return found->second;
+}
+
+const Program& Program::find(std::int64_t number) {
+  NumberedPrograms& all = numbered_programs();
+  const std::lock_guard lock(all.mutex);
+  TORCH_CHECK_VALUE(number >= 0 && number < std::ssize(all.programs),
+                    "there is no program ", number);
+  return all.programs[static_cast<std::size_t>(number)];
 }
 
 std::vector<std::int64_t> Program::output_shape(at::IntArrayRef shape) const {

@@ -60,6 +60,14 @@ class Program {
     return groups_[step.group_slot];
   }
 
+  // A number by which operators name a program, the same for the same one:
+  // lists among their arguments take longer to pass than most programs to
+  // begin.
+  static std::int64_t number_of(at::IntArrayRef steps,
+                                const std::vector<std::string>& groups);
+  // Throws c10::ValueError if there is none.
+  static const Program& find(std::int64_t number);
+
   // The local shape after the program. Throws c10::ValueError if a size is not
   // the one that a step cuts or joins.
   std::vector<std::int64_t> output_shape(at::IntArrayRef shape) const;

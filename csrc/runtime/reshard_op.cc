@@ -31,6 +31,16 @@
 // autograd runs what came first only when nothing else is ready: at the end of
 // backward. `slot` numbers the parameters. Where backward is differentiated
 // programs of gradients run where they are.
+//
+// tensoropt::program(steps, groups) -> number
+// tensoropt::run_program(x, program, dtype) -> value
+// tensoropt::begin_gradient(gradient, steps, groups, queue, slot)
+// tensoropt::begin_gradients(gradients, queue, slots, programs)
+// tensoropt::take_gradients(queue, slots) -> gradients
+//
+// What is called below autograd, where programs are named by numbers, too: a
+// reshard, by a program that is not empty; the beginning of a gradient, or of
+// several one after the other; the end of all that are taken.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -79,6 +89,10 @@ at::Tensor reshard_meta(const at::Tensor& x, at::IntArrayRef forward,
   const auto options = x.options().dtype(dtype.value_or(x.scalar_type()));
   if (program.empty() && options.dtype() == x.dtype()) return x.alias();
   return at::empty(program.output_shape(x.sizes()), options);
+}
+
+at::Tensor run_program(const at::Tensor& x, std::int64_t program, DType dtype) {
+  return run(Program::find(program), cast(x, dtype));
 }
 
 at::Tensor reshard_below_autograd(const at::Tensor& x, at::IntArrayRef forward,
@@ -150,6 +164,37 @@ void begin_gradient_below_autograd(const at::Tensor& gradient,
                                    QueueNumber queue, std::int64_t slot) {
   call_below_autograd<begin_gradient>("tensoropt::begin_gradient", gradient,
                                       steps, groups, queue, slot);
+}
+
+void begin_gradients(at::TensorList gradients, QueueNumber queue,
+                     at::IntArrayRef slots, at::IntArrayRef programs) {
+  TORCH_CHECK_VALUE(
+      gradients.size() == slots.size() && slots.size() == programs.size(),
+      gradients.size(), " gradients are begun in ", slots.size(), " slots by ",
+      programs.size(), " programs");
+  const Queue found = ParameterQueue::find(queue);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    found->begin_gradient(slots[i], Program::find(programs[i]), gradients[i]);
+  }
+}
+
+std::vector<at::Tensor> take_gradients(QueueNumber queue,
+                                       at::IntArrayRef slots) {
+  const Queue found = ParameterQueue::find(queue);
+  std::vector<at::Tensor> gradients;
+  gradients.reserve(slots.size());
+  for (const std::int64_t slot : slots) {
+    gradients.push_back(found->take_gradient(slot));
+    TORCH_CHECK_VALUE(gradients.back().defined(),
+                      "no gradient was begun in slot ", slot);
+  }
+  return gradients;
+}
+
+std::vector<at::Tensor> take_gradients_below_autograd(QueueNumber queue,
+                                                      at::IntArrayRef slots) {
+  return call_below_autograd<take_gradients>("tensoropt::take_gradients", queue,
+                                             slots);
 }
 
 // What was begun ahead, if it was: taken by the operator, whose call
@@ -270,10 +315,23 @@ struct AwaitGradients : torch::autograd::Function<AwaitGradients> {
   static variable_list backward(AutogradContext* context,
                                 variable_list gradients) {
     const SavedGradients saved = saved_in(context);
+    const Queue& queue = saved->program.queue;
+    std::vector<std::size_t> awaited;
+    std::vector<std::int64_t> slots;
     // Those that are differentiated have not waited.
     for (std::size_t i = 0; i < gradients.size(); ++i) {
-      if (gradients[i].defined()) continue;
-      gradients[i] = saved->program.queue->take_gradient(saved->slots[i]);
+      if (gradients[i].defined() || !queue->has_gradient(saved->slots[i])) {
+        continue;
+      }
+      awaited.push_back(i);
+      slots.push_back(saved->slots[i]);
+    }
+    if (!awaited.empty()) {
+      std::vector<at::Tensor> taken = take_gradients_below_autograd(
+          ParameterQueue::number_of(queue), slots);
+      for (std::size_t i = 0; i < awaited.size(); ++i) {
+        gradients[awaited[i]] = std::move(taken[i]);
+      }
     }
     gradients.resize(gradients.size() + 2);  // of queue and slots
     return gradients;
@@ -376,6 +434,16 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.def(
       "begin_gradient(Tensor gradient, int[] steps, str[] groups, int queue, "
       "int slot) -> ()");
+  library.def("program(int[] steps, str[] groups) -> int",
+              [](at::IntArrayRef steps, const Strings& groups) {
+                return Program::number_of(steps, groups);
+              });
+  library.def(
+      "run_program(Tensor x, int program, ScalarType? dtype=None) -> Tensor");
+  library.def(
+      "begin_gradients(Tensor[] gradients, int queue, int[] slots, "
+      "int[] programs) -> ()");
+  library.def("take_gradients(int queue, int[] slots) -> Tensor[]");
   library.def(
       "await_gradients(Tensor(a)[] xs, int queue, int[] slots) -> "
       "Tensor(a)[]");
@@ -388,6 +456,9 @@ TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
   library.impl("put_value", put_value);
   library.impl("take_value", take_value);
   library.impl("begin_gradient", begin_gradient);
+  library.impl("run_program", run_program);
+  library.impl("begin_gradients", begin_gradients);
+  library.impl("take_gradients", take_gradients);
   library.impl("await_gradients", await_gradients);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {

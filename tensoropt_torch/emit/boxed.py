@@ -1,15 +1,19 @@
-"""The step of a rank that needs no other one, as two functions: autograd has one node for all of
-its operators, and the dispatcher does not ask for autograd in between.
+"""The step of a rank as two functions: autograd has one node for all of its operators, and the
+dispatcher does not ask for autograd in between.
 
 ::
 
-    step = boxed_step(rank_graph)                   # None: other ranks take part
+    step = boxed_step(rank_graph, own, captured, registry)  # None: it cannot be
     outputs = step.forward(values, trained, again)  # None: the graph is to run as it is
 
 The first step runs the graph as it is, and is recorded (``tape.py``); the next ones call again
 what was recorded. What else may be asked of a step is done by the graph as it is: second
 derivatives, gradients of other outputs than before, hooks on what is saved, the search for
 anomalies. Where nothing can be recorded, that is all that there is, and the log says why.
+
+What is recorded has the same collectives in the same order as the graph as it is. So a rank may
+run that while others run what they have recorded. Only where backward has to run forward again do
+all ranks, as they do what the same program asks of them: second derivatives, other casts.
 """
 
 from __future__ import annotations
@@ -27,8 +31,9 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.emit.boxed_program import BoxedProgram
+from tensoropt_torch.emit.boxed_program import BoxedProgram, laid_out
 from tensoropt_torch.emit.compilation import is_local
+from tensoropt_torch.emit.recorder import Recorder, can_be_recorded, is_seed
 from tensoropt_torch.emit.tape import NotRecordedError, Tape
 from tensoropt_torch.emit.written import changed_inputs
 from tensoropt_torch.frontend import CapturedModel
@@ -37,12 +42,13 @@ from tensoropt_torch.frontend.passes import target_name
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.parameters.local_parts import gradients_given, is_plain
 from tensoropt_torch.runtime.agreement import confirm_call
-from tensoropt_torch.runtime.random import call_seeded
+from tensoropt_torch.runtime.reuse import ReuseRegistry
 
 log = get_logger(__name__)
 
 MOST_PROGRAMS = 4  # by what is asked of steps
 MOST_RECORDINGS = 8
+Registry = Callable[[], ReuseRegistry]
 Again = Callable[[], Any]  # the outputs of the graph as it is, which follow from what is trained
 
 _C: Any = torch._C
@@ -76,20 +82,24 @@ class BoxedStep:
     Args:
         own: the numbers of the inputs that are parameters, buffers and tables: tensors whose
             shapes and dtypes never change.
+        registry: the context in which the graph runs.
 
     Attributes:
         reason: why it runs as it is; empty: it does not.
     """
 
-    def __init__(self, graph: fx.GraphModule, own: Sequence[int]) -> None:
+    def __init__(self, graph: fx.GraphModule, own: Sequence[int], registry: Registry) -> None:
         self.reason = ""
+        calls = [node for node in graph.graph.nodes if node.op == "call_function"]
+        self.is_alone = all(is_local(node) or node.target is confirm_call for node in calls)
+        self._registry = registry
         self._own_numbers = [*own]
         self._own = _getter(own)
         self._graph = graph
         self._programs: dict[Any, _Known] = {}
         self._recordings = 0
         inputs = graph.graph.find_nodes(op="placeholder")
-        self._seeds = [n for n, node in enumerate(inputs) if _is_seed(node)]
+        self._seeds = [n for n, node in enumerate(inputs) if is_seed(node)]
         known = {*own, *self._seeds}
         self._given = [n for n in range(len(inputs)) if n not in known]
         self.changed, follows = changed_inputs(graph.graph)
@@ -109,13 +119,9 @@ class BoxedStep:
         if known is None and self._recordings >= MOST_RECORDINGS:
             self._give_up("what they are called with differs from step to step")
             return None
-        if self.changed:
-            confirm_call()
         beside = torch.empty(0, requires_grad=True)
         step = _Step(self, known, key, values, trained, again)
         made = _Boxed.apply(step, beside, *trained.tensors)  # type: ignore[no-untyped-call]
-        if not self.changed:
-            confirm_call()
         return pytree.tree_unflatten(step.leaves(made), step.spec)
 
     def _key(self, values: Sequence[Any], trained: Trained) -> Any:
@@ -153,8 +159,8 @@ class BoxedStep:
         own = [v.detach() if isinstance(v, torch.Tensor) else v for v in values]
         leaves = [own[number].requires_grad_() for number in trained.numbers]
         tape = Tape(own, self._seeds)
-        with torch.enable_grad(), tape:
-            outputs = _Recorder(self._graph, tape).run(*own)
+        with torch.enable_grad(), tape, self._registry():
+            outputs = Recorder(self._graph, tape).run(*own)
         return _Recording(tape, leaves, outputs)
 
     def keep(self, key: Any, program: BoxedProgram, recording: _Recording) -> None:
@@ -182,17 +188,17 @@ class BoxedStep:
 
 
 def boxed_step(
-    rank_graph: fx.GraphModule, own: Sequence[int], captured: CapturedModel
+    rank_graph: fx.GraphModule, own: Sequence[int], captured: CapturedModel, registry: Registry
 ) -> BoxedStep | None:
-    """The step of a rank, whose inputs of these numbers are its ``own``; None: other ranks take
-    part in it, or Python of the model, or several outputs have gradients, each of which autograd
+    """The step of a rank, whose inputs of these numbers are its ``own``; None: it has Python of the
+    model, or what cannot be recorded, or several outputs have gradients, each of which autograd
     may be asked for, or be told by hooks, while all of them have one node here."""
     if len(_with_gradients(captured)) > 1:
         return None
     calls = [node for node in rank_graph.graph.nodes if node.op not in ("placeholder", "output")]
-    if not all(is_local(node) or node.target is confirm_call for node in calls):
+    if not all(map(can_be_recorded, calls)):
         return None
-    return BoxedStep(rank_graph, own)
+    return BoxedStep(rank_graph, own, registry)
 
 
 def _with_gradients(captured: CapturedModel) -> set[fx.Node]:
@@ -215,11 +221,6 @@ def _is_real(node: fx.Node) -> bool:
     return any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
 
 
-def _is_seed(node: fx.Node) -> bool:
-    users = [*node.users]
-    return bool(users) and all(u.target is call_seeded and u.args[1] is node for u in users)
-
-
 def _is_watched() -> bool:
     """Whether somebody wants to see each operator, or what is saved of it, or differentiates in
     forward."""
@@ -229,27 +230,6 @@ def _is_watched() -> bool:
         or torch.is_anomaly_enabled()
         or _C._autograd._top_saved_tensors_default_hooks(True) is not None
     )
-
-
-class _Recorder(fx.Interpreter):
-    """Runs a graph, but for what comes after it; the tape is told of draws."""
-
-    def __init__(self, graph: fx.GraphModule, tape: Tape) -> None:
-        super().__init__(graph)
-        self._tape = tape
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if target is confirm_call:
-            return None
-        if target is not call_seeded:
-            return super().call_function(target, args, kwargs)
-        function, seed, stream, *rest = args
-
-        def draw(*args: Any, **kwargs: Any) -> Any:
-            with self._tape.drawing(stream):
-                return function(*args, **kwargs)
-
-        return call_seeded(draw, seed, stream, *rest, **kwargs)
 
 
 class _Recording:
@@ -374,6 +354,8 @@ class _Step:
                 "by then; give retain_graph=True the first time"
             )
         keeps = _C._autograd._get_current_graph_task_keep_graph()
+        if not self.boxed.is_alone:
+            tangents = laid_out(tangents, None if self.program is None else self.program.tangents)
         gradients = self._gradients(tangents, keeps)
         if not keeps:
             self._values = self._again = self._recording = None

@@ -10,6 +10,8 @@ from torch import fx
 
 from tensoropt_torch.frontend.call_context import Autocast, current_autocast
 
+Lies = tuple[tuple[int, ...], tuple[int, ...]]  # a shape, and strides
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -66,7 +68,7 @@ class BoxedProgram:
     needs: tuple[int, ...]
     outputs: int
     constant: tuple[int, ...]
-    tangents: tuple[tuple[tuple[int, ...], tuple[int, ...]] | None, ...]
+    tangents: tuple[Lies | None, ...]
     autocast: Autocast
     held: tuple[int, ...]
     own: tuple[int, ...]
@@ -76,8 +78,25 @@ class BoxedProgram:
         return self.tangents == geometry_of(tangents) and self.autocast == current_autocast()
 
 
-def geometry_of(
-    tangents: Sequence[torch.Tensor | None],
-) -> tuple[tuple[tuple[int, ...], tuple[int, ...]] | None, ...]:
+def laid_out(
+    tangents: Sequence[torch.Tensor | None], known: Sequence[Lies | None] | None
+) -> list[torch.Tensor | None]:
+    """The gradients, copied where they lie otherwise than those that are ``known``, or, if none
+    are, where one element stands for several. So no rank has others than those that it has
+    recorded, which would make it run forward again, alone."""
+    found = list(tangents)
+    for number, tangent in enumerate(tangents):
+        if tangent is None:
+            continue
+        if known is None:
+            found[number] = tangent.contiguous() if 0 in tangent.stride() else tangent
+            continue
+        lies = known[number]
+        if lies is not None and lies[1] != tangent.stride() and lies[0] == tuple(tangent.shape):
+            found[number] = tangent.new_empty_strided(*lies).copy_(tangent)
+    return found
+
+
+def geometry_of(tangents: Sequence[torch.Tensor | None]) -> tuple[Lies | None, ...]:
     """Shapes and strides of those that there are."""
     return tuple(None if t is None else (tuple(t.shape), t.stride()) for t in tangents)

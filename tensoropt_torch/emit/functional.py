@@ -40,7 +40,7 @@ from tensoropt_torch.program.passes import RankRecords
 from tensoropt_torch.program.reshards import GroupName, dtypes, named, runs_again
 from tensoropt_torch.runtime import functional, functional_losses
 from tensoropt_torch.runtime.functional import NotFunctionalError
-from tensoropt_torch.runtime.random import call_seeded, seeded_dropout
+from tensoropt_torch.runtime.random import call_seeded, draws, seeded_dropout
 
 # Operators of ours that are made of ATen calls, where no group is named.
 TRACED = frozenset(
@@ -324,21 +324,8 @@ def _check_call(record: r.Call) -> None:
         raise NotFunctionalError(f"'{record.node.name}' runs Python of the model")
     if function.namespace == "tensoropt" and (function not in TRACED or any(record.groups)):
         raise NotFunctionalError(f"operator {function} works with other ranks, or by values")
-    if torch.Tag.nondeterministic_seeded in function.tags and _draws(record):
+    if draws(function, record.args, record.kwargs):
         raise NotFunctionalError(f"operator {function} draws random numbers")
-
-
-def _draws(record: r.Call) -> bool:
-    """Attention without dropout does not."""
-    named = dict(zip((a.name for a in _arguments(record)), record.args, strict=False))
-    named |= record.kwargs
-    return bool(named.get("dropout_p", 1.0) != 0.0)
-
-
-def _arguments(record: r.Call) -> Sequence[Any]:
-    assert isinstance(record.function, OpOverload)
-    found: Sequence[Any] = record.function._schema.arguments
-    return found
 
 
 def _dropout(args: Sequence[Any]) -> Callable[..., Any]:

@@ -14,13 +14,15 @@ beforehand, and nothing is computed twice. What is called again is the same kern
 order, so that the numbers are the same; what is held between forward and backward is what autograd
 holds. Views that have the memory and the geometry of something that is there are that.
 
-It has no way for what depends on values (``NotRecordedError`` says what).
+Collectives that operators of ours begin and end are among these calls, as all others, with the
+queues in which they are meanwhile.
+
+It has no way for what depends on values, nor for other collectives: ``NotRecordedError`` says
+what.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,19 +32,29 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tensoropt_torch.emit.boxed_program import BoxedProgram, Geometry, geometry_of
 from tensoropt_torch.emit.quick_calls import quicken
-from tensoropt_torch.emit.written import written
+from tensoropt_torch.emit.recorded_graph import (
+    BACKWARD,
+    GEOMETRY,
+    accumulate_in_place,
+    drop_views,
+    is_view,
+    merge_views,
+    own_gradients,
+)
+from tensoropt_torch.emit.recorded_queues import STARTS, counted, join_queue_calls
 from tensoropt_torch.frontend.call_context import current_autocast
-from tensoropt_torch.runtime.random import call_seeded
+from tensoropt_torch.operators import OPS
+from tensoropt_torch.runtime.parameter_queue import ParameterQueue, parameter_queue
+from tensoropt_torch.runtime.random import call_seeded, draws
 
 _ATEN = torch.ops.aten
-_GEOMETRY = "geometry"  # in the meta of nodes
-_BACKWARD = "backward"  # whether the call is one of backward
 _CASTS = {
     torch.bfloat16: "bfloat16",
     torch.float16: "half",
@@ -71,6 +83,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._graph = fx.Graph()
         self._constants = torch.nn.Module()
         self._nodes: Any = WeakTensorKeyDictionary()
+        # The memories of gradients that are in queues, by storages, whose addresses are not used
+        # again.
+        self._lent: dict[int, fx.Node] = {}
+        self._lenders: list[StorageWeakRef] = []
+        self._queues: dict[int, fx.Node] = {}
         self._inputs = [self._graph.placeholder(f"input_{i}") for i in range(len(inputs))]
         self._seed = self._inputs[seeds[0]] if seeds else None
         self._stream: tuple[int, ...] | None = None
@@ -86,12 +103,24 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.reason or not isinstance(func, OpOverload):
             self.reason = self.reason or f"{func} is no operator"
             return func(*args, **kwargs)
+        begins = func is OPS.begin_gradient.default
+        before = counted() if begins else ()
         result = func(*args, **kwargs)
         try:
-            self._record(func, args, kwargs, result)
+            node = self._record(func, args, kwargs, result)
+            if begins:
+                node.meta[STARTS] = counted() != before
         except NotRecordedError as error:
             self.reason = str(error)
         return result
+
+    def add_effect(self, function: Callable[[], None]) -> None:
+        """A call that gives nothing was made."""
+        self._call(function, (), {})
+
+    def add_queue(self, queue: ParameterQueue, *sizes: int) -> None:
+        """A queue was made, of these sizes."""
+        self._queues[int(queue)] = self._call(parameter_queue, sizes, {})
 
     @contextmanager
     def drawing(self, stream: tuple[int, ...]) -> Iterator[None]:
@@ -140,39 +169,68 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _check_memory([tensor])
         if tensor.is_conj() or tensor.is_neg():
             raise NotRecordedError("a tensor is conjugated when it is read")
-        node.meta[_GEOMETRY] = Geometry.of(tensor, memory)
-        node.meta[_BACKWARD] = self.is_backward
+        node.meta[GEOMETRY] = Geometry.of(tensor, memory)
+        node.meta[BACKWARD] = self.is_backward
         self._nodes[tensor] = node
+
+    def _call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        node = self._graph.call_function(target, args, kwargs)
+        node.meta[BACKWARD] = self.is_backward
+        return node
 
     def _record(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-    ) -> None:
+    ) -> fx.Node:
         _check_values(func, args)
         seen = pytree.tree_leaves((args, kwargs, result))
         _check_memory([value for value in seen if isinstance(value, torch.Tensor)])
-        operands = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
-        memories = {
-            t.untyped_storage()._cdata: self.node_of(t).meta[_GEOMETRY].memory for t in operands
-        }
         called, named = pytree.tree_map_only(
             torch.Tensor, self.node_of, (tuple(args), dict(kwargs))
         )
         target: Any = func
-        if torch.Tag.nondeterministic_seeded in func.tags and _draws(func, args, kwargs):
+        if draws(func, args, kwargs):
             if self._stream is None or self._seed is None:
                 raise NotRecordedError(f"{func} draws random numbers")
             target, called = call_seeded, (func, self._seed, self._stream, *called)
             self._stream = None  # a second draw would have the numbers of the first
-        node = self._graph.call_function(target, called, named)
-        node.meta[_BACKWARD] = self.is_backward
+        elif func.namespace == "tensoropt":
+            called = self._with_queue(func, called)
+        memories = self._memories_of(func, args, kwargs)
+        node = self._call(target, called, named)
         if isinstance(result, torch.Tensor):
-            self._note(node, result, memories.get(result.untyped_storage()._cdata, node))
-            return
+            self._note(node, result, memories.get(_storage(result), node))
+            return node
         for index, part in enumerate(result if isinstance(result, (tuple, list)) else ()):
             if isinstance(part, torch.Tensor):
-                item = self._graph.call_function(getitem, (node, index))
-                self._note(item, part, memories.get(part.untyped_storage()._cdata, item))
-                memories.setdefault(part.untyped_storage()._cdata, item)
+                item = self._call(getitem, (node, index), {})
+                self._note(item, part, memories.setdefault(_storage(part), item))
+        return node
+
+    def _memories_of(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> dict[int, fx.Node]:
+        """Those that what a call gives may lie in. Operators of ours give something else in each
+        step, even where that is what they have been given; gradients may come back as they are."""
+        operands = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+        found = {_storage(t): self.node_of(t).meta[GEOMETRY].memory for t in operands}
+        if func is OPS.begin_gradient.default:
+            self._lent |= found
+            self._lenders += [StorageWeakRef(t.untyped_storage()) for t in operands]  # type: ignore[no-untyped-call]
+        if func is OPS.take_gradients.default:
+            return dict(self._lent)
+        return {} if func.namespace == "tensoropt" else found
+
+    def _with_queue(self, func: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments with the queue in place of its number, which is another one in each step.
+        One that backward makes by itself has the usual sizes."""
+        names = [argument.name for argument in func._schema.arguments]
+        if "queue" not in names:
+            return args
+        place = names.index("queue")
+        number = args[place]
+        if number not in self._queues:
+            self._queues[number] = self._call(parameter_queue, (), {})
+        return (*args[:place], self._queues[number], *args[place + 1 :])
 
     # --- The program
 
@@ -194,11 +252,12 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = [self.node_of(tensor) for tensor in outputs]
         found = [None if tensor is None else self.node_of(tensor) for tensor in gradients]
         self._check_outputs(made)
-        own = _own(found, leaves)
-        same = _merge_views(self._graph)
+        own = own_gradients(found, leaves)
+        same = merge_views(self._graph)
+        join_queue_calls(self._graph)
         made = [same.get(node, node) for node in made]
         found = [None if node is None else same.get(node, node) for node in found]
-        _accumulate_in_place(self._graph, found)
+        accumulate_in_place(self._graph, found)
         halves = _Halves(self._graph, self._constants, self._inputs)
         first, second, needs, held = halves.cut(made, found)
         constant = tuple(n for n, tensor in enumerate(outputs) if not tensor.requires_grad)
@@ -206,9 +265,13 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return BoxedProgram(first, second, needs, len(made), constant, lie, casts, held, own)
 
     def _check_outputs(self, made: Sequence[fx.Node]) -> None:
-        memories = [node.meta[_GEOMETRY].memory for node in made]
+        memories = [node.meta[GEOMETRY].memory for node in made]
         if len(set(memories)) < len(memories) or set(memories) & set(self._inputs):
             raise NotRecordedError("outputs share memory with each other, or with inputs")
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 def _check_values(func: OpOverload, args: Sequence[Any]) -> None:
@@ -216,6 +279,8 @@ def _check_values(func: OpOverload, args: Sequence[Any]) -> None:
         indices = [i for i in args[1] if isinstance(i, torch.Tensor)]
         if not any(i.dtype in (torch.bool, torch.uint8) for i in indices):
             return
+    if func.namespace == "c10d":
+        raise NotRecordedError(f"{func} is called by itself")
     if any(tag in func.tags for tag in _BY_VALUE):
         raise NotRecordedError(f"{func} depends on values")
 
@@ -224,104 +289,6 @@ def _check_memory(tensors: Sequence[torch.Tensor]) -> None:
     for tensor in tensors:
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
             raise NotRecordedError(f"a {type(tensor).__name__} of layout {tensor.layout}")
-
-
-def _draws(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Attention without dropout does not."""
-    schema = func._schema.arguments
-    given = {a.name: a.default_value for a in schema if a.has_default_value()}
-    given |= dict(zip((a.name for a in schema), args, strict=False)) | {**kwargs}
-    return bool(given.get("dropout_p", 1.0) != 0.0)
-
-
-def _is_view(node: fx.Node) -> bool:
-    """Whether it only looks at the memory of something else."""
-    geometry: Geometry | None = node.meta.get(_GEOMETRY)
-    if node.op != "call_function" or geometry is None or geometry.memory is node:
-        return False
-    source = node.args[0] if node.target is getitem else node
-    assert isinstance(source, fx.Node)
-    return not written(source)
-
-
-def _own(gradients: Sequence[fx.Node | None], leaves: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """The numbers of those whose memory backward makes for them alone, and which lie as the
-    leaves do."""
-    memories = Counter(node.meta[_GEOMETRY].memory for node in gradients if node is not None)
-    found = []
-    for number, (node, leaf) in enumerate(zip(gradients, leaves, strict=True)):
-        if node is None:
-            continue
-        lies: Geometry = node.meta[_GEOMETRY]
-        is_made = lies.memory.op == "call_function" and lies.memory.meta[_BACKWARD]
-        alike = (lies.dtype, lies.size, lies.stride) == (leaf.dtype, leaf.shape, leaf.stride())
-        if is_made and alike and memories[lies.memory] == 1:
-            found.append(number)
-    return tuple(found)
-
-
-def _merge_views(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """Leaves out views that are there already, and makes others in one call; gives what stands
-    for those that are left out."""
-    there: dict[Geometry, fx.Node] = {}
-    same: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        geometry: Geometry | None = node.meta.get(_GEOMETRY)
-        if geometry is None:
-            continue
-        known = there.setdefault(geometry, node)
-        if not _is_view(node) or known is node:
-            if known is node and _is_view(node):
-                _view_at_once(node, geometry)
-            continue
-        node.replace_all_uses_with(known)
-        same[node] = known
-    return same
-
-
-def _view_at_once(node: fx.Node, geometry: Geometry) -> None:
-    """Makes a view of a view one of the memory, where both are contiguous."""
-    whole: Geometry = geometry.memory.meta[_GEOMETRY]
-    if node.target is getitem or (geometry.dtype, geometry.offset) != (whole.dtype, whole.offset):
-        return
-    if math.prod(geometry.size) != math.prod(whole.size) or 0 in whole.size:
-        return
-    if geometry.is_contiguous and whole.is_contiguous:
-        node.target = _ATEN.view.default
-        node.args, node.kwargs = (geometry.memory, [*geometry.size]), {}
-
-
-def _accumulate_in_place(graph: fx.Graph, kept: Sequence[fx.Node | None]) -> None:
-    """Sums of gradients are made in the memory of one that nobody needs afterwards, as autograd
-    makes them where nobody looks."""
-    last: dict[fx.Node, fx.Node] = {}  # who uses a memory last
-    for node in graph.nodes:
-        for operand in node.all_input_nodes:
-            if _GEOMETRY in operand.meta:
-                last[operand.meta[_GEOMETRY].memory] = node
-    needed = {node.meta[_GEOMETRY].memory for node in kept if node is not None}
-    for node in graph.nodes:
-        if node.target is not _ATEN.add.Tensor or not node.meta[_BACKWARD] or node.kwargs:
-            continue
-        for own, other in (node.args, node.args[::-1]):
-            if not isinstance(own, fx.Node) or not isinstance(other, fx.Node):
-                continue
-            mine, sum_ = own.meta[_GEOMETRY], node.meta[_GEOMETRY]
-            memory = mine.memory
-            is_alone = memory.op == "call_function" and memory.meta[_BACKWARD]
-            alike = (mine.dtype, mine.size, mine.stride) == (sum_.dtype, sum_.size, sum_.stride)
-            shares = other.meta[_GEOMETRY].memory is memory
-            if is_alone and alike and not shares and last[memory] is node and memory not in needed:
-                if not _whole(mine):
-                    continue
-                node.target, node.args = _ATEN.add_.Tensor, (own, other)
-                break
-
-
-def _whole(geometry: Geometry) -> bool:
-    """Whether it covers its memory."""
-    whole: Geometry = geometry.memory.meta[_GEOMETRY]
-    return math.prod(geometry.size) == math.prod(whole.size) and geometry.offset == whole.offset
 
 
 @dataclass
@@ -335,19 +302,19 @@ class _Halves:
     def cut(self, made: Sequence[fx.Node], gradients: Sequence[fx.Node | None]) -> Any:
         """Both halves, the inputs that backward needs, and the outputs whose memory it does."""
         self.graph.output((tuple(made), tuple(gradients)))
-        _drop_views(self.graph)
+        drop_views(self.graph)
         calls = [n for n in self.graph.nodes if n.op in ("call_function", "get_attr")]
-        later = [n for n in calls if n.meta[_BACKWARD]]
+        later = [n for n in calls if n.meta[BACKWARD]]
         taken = [o for n in later for o in n.all_input_nodes] + [g for g in gradients if g]
-        border = dict.fromkeys(n for n in taken if n.op != "placeholder" and not n.meta[_BACKWARD])
+        border = dict.fromkeys(n for n in taken if n.op != "placeholder" and not n.meta[BACKWARD])
         remade: dict[fx.Node, None] = {}
         for node in border:
             self._add_remade(node, remade)
         saved = [node for node in border if node not in remade]
         used = {o for n in (*later, *remade) for o in n.all_input_nodes} | {*taken}
         needs = tuple(n for n, node in enumerate(self.inputs) if node in used)
-        memories = {node.meta[_GEOMETRY].memory for node in saved}
-        first = self._forward([n for n in calls if not n.meta[_BACKWARD]], (*made, *saved))
+        memories = {n.meta[GEOMETRY].memory for n in saved if GEOMETRY in n.meta}
+        first = self._forward([n for n in calls if not n.meta[BACKWARD]], (*made, *saved))
         held = [*[self.inputs[n] for n in needs], *saved, *self._tangents()]
         second = self._backward(held, [*remade, *later], gradients)
         outputs = enumerate(made)
@@ -355,7 +322,7 @@ class _Halves:
             first,
             second,
             needs,
-            tuple(n for n, node in outputs if node.meta[_GEOMETRY].memory in memories),
+            tuple(n for n, node in outputs if node.meta[GEOMETRY].memory in memories),
         )
 
     def _tangents(self) -> list[fx.Node]:
@@ -364,14 +331,14 @@ class _Halves:
 
     def _add_remade(self, node: fx.Node, remade: dict[fx.Node, None]) -> None:
         """Views of inputs, which are there, are made again instead of being kept."""
-        if not _is_view(node) or node.meta[_GEOMETRY].memory.op != "placeholder":
+        if not is_view(node) or node.meta[GEOMETRY].memory.op != "placeholder":
             return
         for operand in node.all_input_nodes:
             if operand.op == "placeholder":
                 continue
-            if operand.op != "call_function" or operand.meta[_BACKWARD]:
+            if operand.op != "call_function" or operand.meta[BACKWARD]:
                 return
-            if _GEOMETRY in operand.meta:
+            if GEOMETRY in operand.meta:
                 self._add_remade(operand, remade)
                 if operand not in remade:
                     return
@@ -408,7 +375,7 @@ class _Halves:
         return self._function(graph, "RecordedBackward")
 
     def _function(self, graph: fx.Graph, name: str) -> Callable[..., Any]:
-        _drop_views(graph)
+        drop_views(graph)
         for node in graph.nodes:
             if not _cast_by_method(node):
                 quicken(node)
@@ -423,18 +390,8 @@ def _cast_by_method(node: fx.Node) -> bool:
         return False
     (source,), dtype = node.args, node.kwargs["dtype"]
     assert isinstance(source, fx.Node) and isinstance(dtype, torch.dtype)
-    geometry: Geometry | None = source.meta.get(_GEOMETRY)
+    geometry: Geometry | None = source.meta.get(GEOMETRY)
     if dtype not in _CASTS or geometry is None or geometry.dtype is dtype:
         return False
     node.op, node.target, node.kwargs = "call_method", _CASTS[dtype], {}
     return True
-
-
-def _drop_views(graph: fx.Graph) -> None:
-    """Views, and parts of results, that nobody takes."""
-    for node in reversed(graph.nodes):
-        if node.op == "call_function" and not node.users:
-            if node.target is getitem or _is_view(node):
-                graph.erase_node(node)
-        elif node.op == "get_attr" and not node.users:
-            graph.erase_node(node)

@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.frontend.passes import gives_views
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.runtime.random import call_seeded
 
 # The inputs of batch normalisations that these move, whatever their schemas say.
@@ -29,6 +30,8 @@ def written(node: fx.Node) -> list[fx.Node]:
 def _read(node: fx.Node) -> list[fx.Node]:
     """The operands whose values matter to the results of a call."""
     moved = _moved_statistics(node)
+    if node.target is OPS.forward_sums.default:  # which averages them, besides
+        moved = written(node)
     return [operand for operand in node.all_input_nodes if operand not in moved]
 
 

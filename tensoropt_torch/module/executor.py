@@ -38,7 +38,6 @@ from tensoropt_torch.program.schedule import (
     in_micro_batches,
     without_gradients,
 )
-from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.lost_ranks import waits_may_end
 
 
@@ -139,7 +138,7 @@ def _forward_alone(
         forward = _forward_to_sink(schedule, variant, reached)
     if reached is not None:
         values = reached.passed(values)
-    with reuse.ReuseRegistry(variant.plan.settings.overlap, variant.name_of):
+    with variant.registry():
         outputs = forward(*values, seed, *rest)
     written.watch(outputs)
     if reached is not None:
@@ -240,7 +239,7 @@ class _Step:
             if outputs is not None:
                 return outputs
         added = (*self._rest, *self._held, sink)
-        with reuse.ReuseRegistry(self._variant.plan.settings.overlap, self._variant.name_of):
+        with self._variant.registry():
             found: Sequence[Any] = self._variant.hooked.body.forward(*values, *added)
         return found
 

@@ -21,6 +21,7 @@ from tensoropt_torch.parameters.local_parts import local_parts, local_tensor, pa
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.runtime.agreement import confirm_call
 from tensoropt_torch.runtime.remade import address_of
+from tensoropt_torch.runtime.reuse import ReuseRegistry
 from tensoropt_torch.space.rows import OutputRows
 
 Place = tuple[Mapping[str, torch.Tensor | None], str]
@@ -160,9 +161,14 @@ class Variant:
 
         def again() -> Any:
             own = [*self.values(inputs, tensors), *rest]
-            return self.forward(*[v.clone() if n in changed else v for n, v in enumerate(own)])
+            with self.registry():
+                return self.forward(*[v.clone() if n in changed else v for n, v in enumerate(own)])
 
         return self.boxed.forward([*values, *rest], Trained.of(trained), again)
+
+    def registry(self) -> ReuseRegistry:
+        """The context of one forward."""
+        return ReuseRegistry(self.plan.settings.overlap, self.name_of)
 
     def detached_values(self, inputs: Sequence[Any]) -> list[Any]:
         """As ``values``, with totals, of the whole batch; gradients go nowhere. Collective."""

@@ -276,7 +276,7 @@ def emit_variant(
     variant = variant_of(part, graph, root, tables, emitter.uses_seeds, context.groups.name)
     variant.forward = quick_forward(graph)
     if compiler is None:
-        variant.boxed = boxed_step(graph, variant.own_numbers, part.captured)
+        variant.boxed = boxed_step(graph, variant.own_numbers, part.captured, variant.registry)
     else:
         backend = backend_of(part, compiler, context.groups.name)
         variant.whole = whole_graph(part, emitter.program, backend, graph)

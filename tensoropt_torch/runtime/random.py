@@ -4,7 +4,7 @@ different numbers. Or every rank draws what one process draws, and takes its par
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,17 @@ DRAW_BY_VALUE = frozenset(
         "aten._sample_dirichlet.default",
     }
 )
+
+
+def draws(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of the operator with these arguments draws random numbers. Attention without
+    dropout does not, which is without where it is left out."""
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    schema = op._schema.arguments
+    given = {a.name: a.default_value for a in schema if a.has_default_value()}
+    given |= dict(zip((a.name for a in schema), args, strict=False)) | {**kwargs}
+    return bool(given.get("dropout_p", 1.0) != 0.0)
 
 
 def stream_seed(step_seed: int, stream: tuple[int, ...]) -> int:

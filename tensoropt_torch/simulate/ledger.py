@@ -31,7 +31,10 @@ OUTSIDE = ("start", "end")  # of the step
 
 BLOCK_BYTES = 512  # of CUDA's caching allocator
 # Operators, by how they begin.
-RESHARDS = ("reshard", "begin_value", "begin_gathers", "begin_gradient", "take_value")
+RESHARDS = (
+    *("reshard", "begin_value", "begin_gathers", "begin_gradient"),
+    *("take_value", "take_gradients"),
+)
 
 
 @dataclass

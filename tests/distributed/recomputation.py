@@ -14,6 +14,7 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
+from tensoropt_torch.module.parallel_module import programs_of
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
@@ -70,6 +71,7 @@ def trained(name: str, case: Case, plan: Plan, context: RankContext) -> Run:
 
     assert plan.captured is not None
     module = parallelize(case.model, plan.captured, plan, context.device, context)
+    programs_of(module).base.boxed = None  # what is recorded calls no Python again
     torch.manual_seed(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recomputation._Call, "run_again", counting)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 # Registers transformers::grouped_mm_fallback.
 import transformers.integrations.moe  # noqa: F401
 
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.parameter_queue import parameter_queue as new_queue
@@ -90,6 +91,13 @@ def reshards(group: str) -> dict[str, list[Case]]:
             Case((torch.randn(4, 3), *gathering(group), new_queue(), 0), WITH_QUEUE, casts)
             for casts in ({}, {"dtype": torch.bfloat16})
         ],
+        "program": [Case(gathering(group), SCHEMA)],
+        "run_program": [
+            Case((torch.randn(4, 3), OPS.program(*program), dtype), SCHEMA)
+            for program in (gathering(group), slicing())
+            for dtype in (None, torch.bfloat16)
+        ],
+        "sum_over_ranks_": [Case((torch.randn(4), group), SCHEMA)],
         "put_value": [Case((torch.randn(4, 3), new_queue(), 0), WITH_QUEUE)],
         "begin_gathers": [
             Case(
@@ -308,7 +316,7 @@ FAMILIES: tuple[Callable[[str], dict[str, list[Case]]], ...] = (
 )
 # The calls of one belong to a pass of backward, the other takes what was begun, once:
 # tests/distributed/runtime/test_overlap.py.
-IN_ORDER = {"begin_gradient", "take_value"}
+IN_ORDER = {"begin_gradient", "begin_gradients", "take_gradients", "take_value"}
 
 
 def _detached(argument: Any) -> Any:

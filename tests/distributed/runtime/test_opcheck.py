@@ -23,6 +23,7 @@ WITH_EFFECTS = frozenset(
     {
         *("await_gradients", "begin_gathers", "begin_gradient", "begin_value", "put_value"),
         *("take_value", "reshard_gradients", "reshard_parameter"),
+        *("begin_gradients", "take_gradients", "program", "run_program", "sum_over_ranks_"),
         *("check_lookup", "check_lookups", "lost_ranks"),
         *("collective_counts", "reset_collective_counts", "network_time", "time_network"),
         *("count_allocations", "peak_allocated", "reset_peak_allocated"),
