@@ -91,7 +91,7 @@ def _join_takes(graph: fx.Graph) -> None:
         assert isinstance(taken, Sequence) and isinstance(more, Sequence)
         first.args = (first.args[0], [*taken, *more])
         for item in [*node.users]:
-            item.args = (first, len(taken) + item.args[1])  # type: ignore[operator]
+            item.args = (first, len(taken) + item.args[1])
         graph.erase_node(node)
 
 

@@ -271,7 +271,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    found: int = tensor.untyped_storage()._cdata
+    return found
 
 
 def _check_values(func: OpOverload, args: Sequence[Any]) -> None:

@@ -167,6 +167,7 @@ def details_of_stages(plan: DescribedStages) -> StagedDetails:
     largest = max(rows, key=lambda row: row.memory_bytes).number
     busiest = max(rows, key=lambda row: row.alone_s)
     time = _sums(part.time for part in of_stages[busiest.number])
+    again = _sums(part.run_again for part in of_stages[busiest.number])
     waits_s = max(0.0, plan.time_s - busiest.alone_s)
     return StagedDetails(
         _together([part.description for part in parts]),
@@ -176,6 +177,7 @@ def details_of_stages(plan: DescribedStages) -> StagedDetails:
         {**time, WAITS_FOR_STAGES: waits_s},
         {name: seconds for part in parts for name, seconds in part.operator_time.items()},
         of_stages[busiest.number][0].work,
+        dict(sorted(again.items(), key=lambda one: -one[1])),
         tuple(rows),
         parts,
         stages_in_words(plan),

@@ -23,7 +23,11 @@ def task_of(name: str) -> PlanningTask:
     return replace(PlanningTask(captured, load_cluster("cpu"), "adamw"), recompute=True)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt_tied", "transformer", "masked"])
+FEW = ["gpt_tied", "masked"]
+MORE = [pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "transformer")]
+
+
+@pytest.mark.parametrize("name", [*FEW, *MORE])
 def test_no_strategy_of_a_stage_costs_less(name: str) -> None:
     task = task_of(name)
     stages = 2
@@ -46,6 +50,7 @@ def test_no_strategy_of_a_stage_costs_less(name: str) -> None:
     assert told > 0.5 * found, "they say next to nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "transformer"])
 def test_what_known_strategies_rule_out_they_stand_for(name: str) -> None:
     task = task_of(name)

@@ -143,7 +143,7 @@ def run_chain(chain: Chain) -> tuple[list[str], int]:
     return wrong, expected
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_steps_are_repeated_under_smaller_plans_as_if_these_had_been_there(ranks: int) -> None:
     seed = ranks
     print("seed", seed)
