@@ -1,7 +1,7 @@
 """How far simulated peaks of memory are from measured ones, on random strategies.
 
     python benchmarks/memory_error.py --models mlp gpt --devices 1 2 4 --strategies 5
-    python benchmarks/memory_error.py --models gpt --devices 2 4 --stages 2 --micro-batches 6
+    python benchmarks/memory_error.py --models gpt --devices 2 4 --stages 2 --micro-batches 8
 
 Seeds are 0, 1, ...: no strategy is chosen. Writes
 benchmarks/results/memory_error.json, where other models and numbers of devices stay.

@@ -23,7 +23,7 @@ TOLERANCE = 0.01
 JOBS = [
     Job("gpt", 2, (0,), recompute=True),
     Job("mlp", 2, (2, 3), micro_batches=4),
-    Job("mlp", 2, (0,), micro_batches=6, stages=2),
+    Job("mlp", 2, (0,), micro_batches=8, stages=2),
 ]
 MORE_JOBS = [
     Job("gpt", 2, (0, 1), micro_batches=4, stages=2),
