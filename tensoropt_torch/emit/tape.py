@@ -32,8 +32,8 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.fx.node import map_aggregate
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -182,11 +182,16 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> fx.Node:
         _check_values(func, args)
-        seen = pytree.tree_leaves((args, kwargs, result))
-        _check_memory([value for value in seen if isinstance(value, torch.Tensor)])
-        called, named = pytree.tree_map_only(
-            torch.Tensor, self.node_of, (tuple(args), dict(kwargs))
-        )
+        operands: list[torch.Tensor] = []
+
+        def named(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            operands.append(value)
+            return self.node_of(value)
+
+        called, keywords = map_aggregate((tuple(args), dict(kwargs)), named)
+        _check_memory(operands)
         target: Any = func
         if draws(func, args, kwargs):
             if self._stream is None or self._seed is None:
@@ -195,8 +200,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._stream = None  # a second draw would have the numbers of the first
         elif func.namespace == "tensoropt":
             called = self._with_queue(func, called)
-        memories = self._memories_of(func, args, kwargs)
-        node = self._call(target, called, named)
+        memories = self._memories_of(func, operands)
+        node = self._call(target, called, keywords)
         if isinstance(result, torch.Tensor):
             self._note(node, result, memories.get(_storage(result), node))
             return node
@@ -207,11 +212,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return node
 
     def _memories_of(
-        self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, func: OpOverload, operands: Sequence[torch.Tensor]
     ) -> dict[int, fx.Node]:
         """Those that what a call gives may lie in. Operators of ours give something else in each
         step, even where that is what they have been given; gradients may come back as they are."""
-        operands = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
         found = {_storage(t): self.node_of(t).meta[GEOMETRY].memory for t in operands}
         if func is OPS.begin_gradient.default:
             self._lent |= found
