@@ -79,6 +79,7 @@ class Recorder(fx.Interpreter):
 
     def __init__(self, graph: fx.GraphModule, tape: Tape) -> None:
         super().__init__(graph)
+        self.extra_traceback = False  # errors are as operators say them, on all ranks alike
         self._tape = tape
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
