@@ -116,6 +116,7 @@ class StageCalls:
         modes = tuple(module.training for module in modules)
         inputs = tuple(_kind_of(source.placeholder, source.kind) for source in captured.inputs)
         self._base = CallKind(modes, self._trained, captured.in_spec, inputs, captured.context)
+        self._watch(captured)
         self._parts = {self._base: base}
         self._checked: set[CallKind] = set()  # of batches of which ranks give shares
 
@@ -168,7 +169,10 @@ class StageCalls:
     def _found(self, call: ModuleCall) -> StageCall:
         """What a call that all ranks make runs, with the whole batch."""
         if call.kind not in self._parts:
-            self._parts[call.kind] = self._made(call)
+            part = self._made(call)
+            # Of attributes those count, too, that the new graph has read.
+            call = replace(call, kind=replace(call.kind, attributes=self._attributes.look()))
+            self._parts[call.kind] = part
         part = self._parts[call.kind]
         whole = [None] * len(call.values)
         self._check.run(part.captured, call, whole, self._attributes.modules)
@@ -233,11 +237,17 @@ class StageCalls:
             try:
                 captured = on_all_ranks(lambda: self._capture(call))
                 agree_on_model(captured)
+                on_all_ranks(lambda: self._watch(captured))
                 own = self._plan, captured, maker.owned, maker.storage, maker.most_rows
                 plan = from_first_rank(lambda: self._options.find(*own))
                 return maker.part(plan, captured)
             except TensorOptError as error:
                 raise TensorOptError(f"in stages, a call in {text}: {error}") from error
+
+    def _watch(self, captured: CapturedModel) -> None:
+        """Attributes that a graph has read are looked at in each call from now on."""
+        found = captured.attributes
+        self._attributes.watch(found.reads, (), found.fields)
 
     def _check_kind(self, kind: CallKind, text: str) -> None:
         base, options = self._base, self._options

@@ -210,16 +210,17 @@ def accumulated(
 
 
 def is_plain(parameter: torch.Tensor) -> bool:
-    """Whether a gradient would be the first, and no hook waits for it."""
+    """Whether a gradient would be the first, no hook waits for it, and the parameter has not been
+    frozen since."""
     if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
         return False
-    return parameter.grad is None
+    return parameter.grad is None and parameter.requires_grad
 
 
 def is_for_grad(gradient: torch.Tensor, parameter: torch.Tensor, accumulate: Any) -> bool:
     """Whether it only is for ``.grad``: no hook of the parameter, ``torch.autograd.grad`` or
     second derivative waits for it. ``accumulate`` is the node that adds it."""
-    if gradient.requires_grad or parameter._backward_hooks:
+    if gradient.requires_grad or parameter._backward_hooks or not parameter.requires_grad:
         return False
     if parameter._post_accumulate_grad_hooks:
         return False

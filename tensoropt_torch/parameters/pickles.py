@@ -13,7 +13,7 @@ from typing import Any
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.runtime.meshes import is_mesh_of_job
+from tensoropt_torch.runtime.stage_groups import is_mesh_of_module
 
 
 @functools.cache
@@ -24,7 +24,7 @@ def know_pickles() -> None:
 
     @functools.wraps(inherited)
     def reduce_ex(self: DTensor, protocol: Any) -> Any:
-        if is_mesh_of_job(self.device_mesh):
+        if is_mesh_of_module(self.device_mesh):
             raise TensorOptError(
                 f"a tensor {tuple(self.shape)} of a parallel module was given to torch.save, "
                 "pickle or copy.copy, which see this rank's part of it only. Whole ones, on every "

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.parameters.whole_reads import check_not_beside
-from tensoropt_torch.runtime.meshes import is_mesh_of_job
+from tensoropt_torch.runtime.stage_groups import is_mesh_of_module
 
 _NUMBERS = ("__float__", "__int__", "__index__", "__bool__", "__complex__")
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
@@ -40,7 +40,7 @@ def _of_job(name: str, way: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(inherited)
     def call(self: DTensor, *args: Any, **kwargs: Any) -> Any:
-        if is_mesh_of_job(self.device_mesh):
+        if is_mesh_of_module(self.device_mesh):
             return way(inherited, self, *args, **kwargs)
         return inherited(self, *args, **kwargs)
 

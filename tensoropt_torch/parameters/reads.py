@@ -29,7 +29,7 @@ from tensoropt_torch.parameters.whole_reads import (
     of_product,
 )
 from tensoropt_torch.runtime.lost_ranks import doing
-from tensoropt_torch.runtime.meshes import is_mesh_of_job
+from tensoropt_torch.runtime.stage_groups import is_mesh_of_module
 from tensoropt_torch.runtime.whereabouts import board
 from tensoropt_torch.values.parts import redistributed
 
@@ -78,7 +78,7 @@ def _told(full_tensor: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
     @functools.wraps(full_tensor)
     def call(self: DTensor, **kwargs: Any) -> torch.Tensor:
-        if torch.compiler.is_compiling() or not is_mesh_of_job(self.device_mesh):
+        if torch.compiler.is_compiling() or not is_mesh_of_module(self.device_mesh):
             return full_tensor(self, **kwargs)
         notes = board()
         if notes is None or notes.is_doing:
@@ -106,7 +106,7 @@ def _ours_or_else(
             handlers[op] = handler
 
     tensors = (leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, DTensor))
-    if all(is_mesh_of_job(tensor.device_mesh) for tensor in tensors):
+    if all(is_mesh_of_module(tensor.device_mesh) for tensor in tensors):
         return way(inherited, *args, **kwargs)
     return inherited(*args, **kwargs)
 

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.runtime.agreement import gather
 from tensoropt_torch.runtime.digests import digest_of
 from tensoropt_torch.runtime.lost_ranks import doing
-from tensoropt_torch.runtime.meshes import is_mesh_of_job
+from tensoropt_torch.runtime.stage_groups import gather_on_mesh, is_mesh_of_module
 from tensoropt_torch.values.parts import take_part
 from tensoropt_torch.values.placements import dtensor_of
 
@@ -131,8 +131,8 @@ def run_whole(op: Any, args: Any, kwargs: Any) -> Any:
         TensorOptError: on every rank; a tensor beside parameters differs between ranks.
     """
     leaves = pytree.tree_leaves((args, kwargs))
-    _check_equal(op, [leaf for leaf in leaves if _is_plain(leaf)])
     mesh = next(leaf.device_mesh for leaf in leaves if isinstance(leaf, DTensor))
+    _check_equal(op, [leaf for leaf in leaves if _is_plain(leaf)], mesh)
     args, kwargs = pytree.tree_map_only(DTensor, lambda t: t.full_tensor(), (args, kwargs))
     placements = [Replicate()] * mesh.ndim
     return pytree.tree_map_only(
@@ -163,15 +163,15 @@ def _is_plain(value: Any) -> bool:
 def _are_of_job(*values: Any) -> bool:
     tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, DTensor)]
     return bool(tensors) and all(
-        is_mesh_of_job(tensor.device_mesh) and not tensor._local_tensor.is_meta
+        is_mesh_of_module(tensor.device_mesh) and not tensor._local_tensor.is_meta
         for tensor in tensors
     )
 
 
-def _check_equal(op: Any, tensors: list[torch.Tensor]) -> None:
+def _check_equal(op: Any, tensors: list[torch.Tensor], mesh: DeviceMesh) -> None:
     if not tensors:
         return
-    of_ranks = gather([int(digest_of(tensor)) for tensor in tensors])
+    of_ranks = gather_on_mesh([int(digest_of(tensor)) for tensor in tensors], mesh)
     for rank, found in enumerate(of_ranks):
         if found != of_ranks[0]:
             raise TensorOptError(

@@ -9,14 +9,27 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import from_first_rank
+from tensoropt_torch.runtime.stage_groups import is_mesh_of_stage
 from tensoropt_torch.values.parts import take_part
 from tensoropt_torch.values.placements import dtensor_of
 
 
 def write_whole(op: Any, own: DTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DTensor:
     """What the operator gives. ``own`` is its first argument or its ``out``, in whose layout the
-    result is, and into which it writes if its name says so."""
+    result is, and into which it writes if its name says so.
+
+    Raises:
+        TensorOptError: it is a parameter of a stage.
+    """
+    if is_mesh_of_stage(own.device_mesh):
+        raise TensorOptError(
+            f"{op.name()} draws random numbers for a parameter of a stage, which would be others "
+            "than those of one process: a rank does not draw those of other stages; fill the "
+            "parameters of the model before parallelize, or write what one process draws: "
+            "p.copy_(whole)"
+        )
     shape, stride, local = own.shape, own.stride(), own._local_tensor
     twin = torch.empty_strided(shape, stride, dtype=own.dtype, device=local.device)
     if not op._schema.is_mutable:

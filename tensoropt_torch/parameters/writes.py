@@ -24,8 +24,8 @@ from tensoropt_torch.parameters.pickles import know_pickles
 from tensoropt_torch.parameters.reads import know_reads
 from tensoropt_torch.parameters.whole_writes import write_whole
 from tensoropt_torch.parameters.written_parts import know_writes_of_several
-from tensoropt_torch.runtime.meshes import is_mesh_of_job
 from tensoropt_torch.runtime.remade import count_write_without_version
+from tensoropt_torch.runtime.stage_groups import is_mesh_of_module
 from tensoropt_torch.values.parts import redistributed, take_part
 from tensoropt_torch.values.placements import dtensor_of
 
@@ -93,7 +93,7 @@ def know_writes() -> None:
 def _is_ours(value: Any) -> bool:
     return (
         isinstance(value, DTensor)
-        and is_mesh_of_job(value.device_mesh)
+        and is_mesh_of_module(value.device_mesh)
         and not any(placement.is_partial() for placement in value.placements)
     )
 
@@ -147,7 +147,7 @@ def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check_not_lost(tensor: DTensor, name: str) -> None:
     base: Any = tensor._base
-    if not isinstance(base, DTensor) or not is_mesh_of_job(base.device_mesh):
+    if not isinstance(base, DTensor) or not is_mesh_of_module(base.device_mesh):
         return
     memory = base._local_tensor.untyped_storage()
     if tensor._local_tensor.untyped_storage().data_ptr() != memory.data_ptr():

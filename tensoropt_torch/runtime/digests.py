@@ -89,6 +89,7 @@ def _some_elements(tensor: torch.Tensor) -> torch.Tensor:
 
 def _words(elements: torch.Tensor) -> torch.Tensor:
     """As 32-bit integers, with zeros at the end where that needs some."""
+    elements = elements.contiguous()
     size = elements.element_size()
     missing = -elements.numel() * size % 4
     if missing:

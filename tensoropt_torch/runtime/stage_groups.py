@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import gather
 from tensoropt_torch.runtime.groups import AxisGroups
-from tensoropt_torch.runtime.meshes import make_group, mesh_axes_of
+from tensoropt_torch.runtime.lost_ranks import waiting
+from tensoropt_torch.runtime.meshes import is_mesh_of_job, make_group, mesh_axes_of
+
+T = TypeVar("T")
 
 STAGE_AXIS = 1  # the axis set
 
@@ -87,6 +90,16 @@ class StageGroups:
             return [tensor]
         return all_of(self._all.group(self._stage_axes << 1), tensor)
 
+    def gather(self, item: T) -> list[T]:
+        """The item of every rank of this rank's stage. Collective in it."""
+        if self.devices_of_stage == 1:
+            return [item]
+        items: list[Any] = [None] * self.devices_of_stage
+        with waiting():
+            group = self._all.group(self._stage_axes << 1)
+            dist.all_gather_object(items, item, group=group)
+        return items
+
     def control(self) -> dist.ProcessGroup | None:
         """A new group of the whole job, see ``AxisGroups``. Collective."""
         return self._all.create_control()
@@ -146,6 +159,17 @@ def is_mesh_of_stage(mesh: DeviceMesh) -> bool:
     """Whether it is the mesh of one stage of several."""
     # Operations on DTensors may give those of an equal mesh.
     return any(groups.mesh is mesh or groups.mesh == mesh for groups in _made)
+
+
+def is_mesh_of_module(mesh: DeviceMesh) -> bool:
+    """Whether parameters of a parallel module lie on it: the one of the job, or of a stage."""
+    return is_mesh_of_job(mesh) or is_mesh_of_stage(mesh)
+
+
+def gather_on_mesh(item: T, mesh: DeviceMesh) -> list[T]:
+    """The item of every rank of such a mesh. Collective in it."""
+    stages = next((groups for groups in _made if groups.mesh == mesh), None)
+    return gather(item) if stages is None or is_mesh_of_job(mesh) else stages.gather(item)
 
 
 def stage_groups() -> StageGroups | None:

@@ -149,11 +149,9 @@ def _file_of(maker: Any) -> Path | None:
 def _digest_of(files: set[Path]) -> str:
     """Of these files, and of what is loaded from the folders of those that are not installed;
     of installed packages by their version besides."""
-    here = os.getcwd()  # of names that are relative
-    own = {os.path.join(here, path.parent, "") for path in files if not _is_installed(path)}
+    own = {os.path.join(path.parent, "") for path in files if not _is_installed(path)}
     loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    names = (os.path.join(here, file) for file in loaded if file)
-    near = (Path(name) for name in names if name.startswith(tuple(own)))
+    near = (Path(file) for file in loaded if file and file.startswith(tuple(own)))
     files = files | {path for path in near if not _is_installed(path)}
     digest = hashlib.sha256()
     for path in sorted(files):
