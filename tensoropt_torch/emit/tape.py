@@ -55,12 +55,14 @@ from tensoropt_torch.runtime.parameter_queue import ParameterQueue, parameter_qu
 from tensoropt_torch.runtime.random import call_seeded, draws
 
 _ATEN = torch.ops.aten
+_AD_INPLACE_OR_VIEW: Any = torch._C.DispatchKey.ADInplaceOrView
 _CASTS = {
     torch.bfloat16: "bfloat16",
     torch.float16: "half",
     torch.float32: "float",
     torch.float64: "double",
 }
+_UNSEEN = "unseen"  # whether autograd does not see that the call writes
 _BY_VALUE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
@@ -202,6 +204,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             called = self._with_queue(func, called)
         memories = self._memories_of(func, operands)
         node = self._call(target, called, keywords)
+        node.meta[_UNSEEN] = func._schema.is_mutable and _is_below_versions()
         if isinstance(result, torch.Tensor):
             self._note(node, result, memories.get(_storage(result), node))
             return node
@@ -272,6 +275,18 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         memories = [node.meta[GEOMETRY].memory for node in made]
         if len(set(memories)) < len(memories) or set(memories) & set(self._inputs):
             raise NotRecordedError("outputs share memory with each other, or with inputs")
+
+
+def _is_below_versions() -> bool:
+    """Whether what is called now counts no new versions of what it writes to, as kernels do not
+    that write to statistics by themselves."""
+    return bool(torch._C._dispatch_tls_local_exclude_set().has(_AD_INPLACE_OR_VIEW))
+
+
+def _unseen(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls it without new versions of what it writes to."""
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        return function(*args, **kwargs)
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -382,7 +397,9 @@ class _Halves:
     def _function(self, graph: fx.Graph, name: str) -> Callable[..., Any]:
         drop_views(graph)
         for node in graph.nodes:
-            if not _cast_by_method(node):
+            if node.meta.get(_UNSEEN):
+                node.target, node.args = _unseen, (node.target, *node.args)
+            elif not _cast_by_method(node):
                 quicken(node)
         graph.lint()
         return fx.GraphModule(self.constants, graph, name).forward
