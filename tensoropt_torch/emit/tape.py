@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from operator import getitem
 from typing import Any
 
@@ -62,7 +63,7 @@ _CASTS = {
     torch.float32: "float",
     torch.float64: "double",
 }
-_UNSEEN = "unseen"  # whether autograd does not see that the call writes
+_UNSEEN = "unseen"  # whether autograd does not see that the call writes to an input
 _BY_VALUE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
@@ -204,7 +205,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             called = self._with_queue(func, called)
         memories = self._memories_of(func, operands)
         node = self._call(target, called, keywords)
-        node.meta[_UNSEEN] = func._schema.is_mutable and _is_below_versions()
+        if func._schema.is_mutable and _is_below_versions():
+            memories_of_operands = (self.node_of(t).meta[GEOMETRY].memory for t in operands)
+            node.meta[_UNSEEN] = any(memory in self._inputs for memory in memories_of_operands)
         if isinstance(result, torch.Tensor):
             self._note(node, result, memories.get(_storage(result), node))
             return node
@@ -283,10 +286,15 @@ def _is_below_versions() -> bool:
     return bool(torch._C._dispatch_tls_local_exclude_set().has(_AD_INPLACE_OR_VIEW))
 
 
-def _unseen(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+@cache
+def _unseen(function: Callable[..., Any]) -> Callable[..., Any]:
     """Calls it without new versions of what it writes to."""
-    with torch._C._AutoDispatchBelowADInplaceOrView():
-        return function(*args, **kwargs)
+
+    def unseen(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            return function(*args, **kwargs)
+
+    return unseen
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -397,8 +405,8 @@ class _Halves:
     def _function(self, graph: fx.Graph, name: str) -> Callable[..., Any]:
         drop_views(graph)
         for node in graph.nodes:
-            if node.meta.get(_UNSEEN):
-                node.target, node.args = _unseen, (node.target, *node.args)
+            if node.op == "call_function" and node.meta.get(_UNSEEN):
+                node.target = _unseen(node.target)
             elif not _cast_by_method(node):
                 quicken(node)
         graph.lint()
