@@ -86,7 +86,7 @@ def test_what_is_wrong_with_a_plan_is_named(
     text = str(error.value)
     assert text.startswith(f"plan file '{file}': ")
     assert problem in text
-    assert len(text) < 400
+    assert len(text.replace(str(file), "")) < 400
 
 
 def test_several_parts_are_refused(plan: Plan) -> None:
