@@ -3,14 +3,12 @@ by ``StageMaker`` with process groups and values, by a simulation without either
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import fx, nn
 
 from tensoropt_torch.emit.rank import RankPart
-from tensoropt_torch.frontend import CapturedModel, Source
-from tensoropt_torch.module.micro_batched import Gather
+from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.module.reached import Reach
 from tensoropt_torch.module.stage_outputs import StageOutput
 from tensoropt_torch.module.stage_part import StageChunk, StagePart, Tied
@@ -64,24 +62,6 @@ def stage_part(
     )
 
 
-def variant_of_chunk(
-    part: RankPart,
-    graph: fx.GraphModule,
-    root: nn.Module,
-    tables: Mapping[str, torch.Tensor],
-    uses_seeds: bool,
-    group_name: Callable[[int], str],
-) -> Variant:
-    """As ``variant_of``, of a rank that has all inputs whole."""
-    inputs = {n for n, s in enumerate(part.captured.sources) if _is_input(s)}
-    gathers = {
-        number: Gather(steps, [group_name(axes) for axes in sets])
-        for number, (steps, sets) in part.gathers.items()
-        if number not in inputs
-    }
-    return Variant(part.plan, part.captured, graph, root, tables, uses_seeds, part.views, gathers)
-
-
 def chunk_of(graph: StageGraph, part: RankPart, variant: Variant) -> StageChunk:
     """The chunk that runs a part."""
     settings = part.plan.settings
@@ -125,10 +105,6 @@ def _stage_outputs(
 
 def _outputs(captured: CapturedModel) -> list[object]:
     return list(captured.graph_module.graph.output_node().args[0])  # type: ignore[arg-type]
-
-
-def _is_input(source: Source) -> bool:
-    return source.kind == "input"
 
 
 def _share(shape: Sequence[int], dim: int | None, parts: int) -> tuple[int, ...]:

@@ -19,11 +19,11 @@ from tensoropt_torch.module.stage_assembly import (
     chunk_of,
     output_dims_of,
     stage_part,
-    variant_of_chunk,
 )
 from tensoropt_torch.module.stage_part import StageChunk, StagePart, Tied
 from tensoropt_torch.module.stage_weights import StageWeightLoader
 from tensoropt_torch.module.stand_ins import stand_ins
+from tensoropt_torch.module.variant import variant_of
 from tensoropt_torch.parameters.parameter_hooks import carry_hooks_over
 from tensoropt_torch.plan import StagedPlan, StagePlan
 from tensoropt_torch.program.stage_schedules import forward_only, schedules_of
@@ -237,11 +237,16 @@ class StageMaker:
         return rows_of_outputs(batch, unpriced_space(batch.lowering, ()), shares, 1)
 
     def _chunk(
-        self, own: StagePlan, graph: StageGraph, part: RankPart, tables: Mapping[str, torch.Tensor]
+        self,
+        own: StagePlan,
+        graph: StageGraph,
+        part: RankPart,
+        tables: Mapping[str, torch.Tensor],
     ) -> StageChunk:
         groups = self.groups
         writer = part.emitter(self._device, groups.name, first_draw=own.first_draw)
         emitted = writer.emit()
         given = {n: tables[n] for n in part.captured.constants if n in tables}
-        variant = variant_of_chunk(part, emitted, self.root, given, writer.uses_seeds, groups.name)
+        runs = part, emitted, self.root, given, writer.uses_seeds, groups.name
+        variant = variant_of(*runs, whole_inputs=True)
         return chunk_of(graph, part, variant)

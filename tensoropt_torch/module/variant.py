@@ -254,11 +254,16 @@ def variant_of(
     tables: Mapping[str, torch.Tensor],
     uses_seeds: bool,
     group_name: Callable[[int], str],
+    *,
+    whole_inputs: bool = False,
 ) -> Variant:
-    """The variant that runs the graph of a rank's part."""
+    """The variant that runs the graph of a rank's part; ``whole_inputs``: the rank has them whole,
+    so that none is gathered."""
+    sources = part.captured.sources
     gathers = {
         number: Gather(steps, [group_name(axes) for axes in sets])
         for number, (steps, sets) in part.gathers.items()
+        if not (whole_inputs and sources[number].kind == "input")
     }
     own = part.plan, part.captured, graph, root, tables, uses_seeds, part.views
     return Variant(*own, gathers)

@@ -33,13 +33,13 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def gather(item: T) -> list[T]:
-    """The item of every rank, by rank. Collective."""
+def gather(item: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """The item of every rank of a group, by default of the job, by rank. Collective in it."""
     if not is_distributed():
         return [item]
-    items: list[T | None] = [None] * dist.get_world_size()
+    items: list[T | None] = [None] * dist.get_world_size(group)
     with waiting():
-        dist.all_gather_object(items, item)
+        dist.all_gather_object(items, item, group=group)
     return [i for i in items if i is not None]
 
 

@@ -20,7 +20,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import gather
 from tensoropt_torch.runtime.groups import AxisGroups
-from tensoropt_torch.runtime.lost_ranks import waiting
 from tensoropt_torch.runtime.meshes import is_mesh_of_job, make_group, mesh_axes_of
 
 T = TypeVar("T")
@@ -94,11 +93,7 @@ class StageGroups:
         """The item of every rank of this rank's stage. Collective in it."""
         if self.devices_of_stage == 1:
             return [item]
-        items: list[Any] = [None] * self.devices_of_stage
-        with waiting():
-            group = self._all.group(self._stage_axes << 1)
-            dist.all_gather_object(items, item, group=group)
-        return items
+        return gather(item, self._all.group(self._stage_axes << 1))
 
     def control(self) -> dist.ProcessGroup | None:
         """A new group of the whole job, see ``AxisGroups``. Collective."""

@@ -19,11 +19,11 @@ from tensoropt_torch.module.stage_assembly import (
     chunk_of,
     output_dims_of,
     stage_part,
-    variant_of_chunk,
 )
 from tensoropt_torch.module.stage_part import StageChunk, StagePart, Tied
 from tensoropt_torch.module.stage_step import StageStep
 from tensoropt_torch.module.stand_ins import containers
+from tensoropt_torch.module.variant import variant_of
 from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.program.stage_schedules import StageSchedule, alike_left_out, schedules_of
 from tensoropt_torch.runtime.stage_groups import all_of
@@ -187,7 +187,7 @@ class SimulatedStage:
 
     def _chunk(self, root: nn.Module, number: int, rank: SimulatedRank) -> StageChunk:
         graph = fx.GraphModule(nn.Module(), rank.graph)
-        variant = variant_of_chunk(rank.part, graph, root, {}, False, group_name)
+        variant = variant_of(rank.part, graph, root, {}, False, group_name, whole_inputs=True)
         return chunk_of(self._stages.graphs[number], rank.part, variant)
 
 
