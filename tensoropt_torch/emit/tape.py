@@ -209,13 +209,18 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             memories_of_operands = (self.node_of(t).meta[GEOMETRY].memory for t in operands)
             node.meta[_UNSEEN] = any(memory in self._inputs for memory in memories_of_operands)
         if isinstance(result, torch.Tensor):
-            self._note(node, result, memories.get(_storage(result), node))
+            self._note_result(node, result, memories)
             return node
         for index, part in enumerate(result if isinstance(result, (tuple, list)) else ()):
             if isinstance(part, torch.Tensor):
-                item = self._call(getitem, (node, index), {})
-                self._note(item, part, memories.setdefault(_storage(part), item))
+                self._note_result(self._call(getitem, (node, index), {}), part, memories)
         return node
+
+    def _note_result(
+        self, node: fx.Node, tensor: torch.Tensor, memories: dict[int, fx.Node]
+    ) -> None:
+        _check_memory([tensor])  # what is sparse has no memory to ask for
+        self._note(node, tensor, memories.setdefault(_storage(tensor), node))
 
     def _memories_of(
         self, func: OpOverload, operands: Sequence[torch.Tensor]
