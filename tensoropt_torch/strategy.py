@@ -15,12 +15,7 @@ from tensoropt_torch import measure, simulate
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.measure import (
-    KeptPlans,
-    MeasureOptions,
-    Validation,
-    ValidationOptions,
-)
+from tensoropt_torch.measure import MeasureOptions, ValidationOptions
 from tensoropt_torch.measure.machine.clock import SharedClock
 from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.planner import picks
@@ -188,7 +183,7 @@ class _Finder:
         validates_again = isinstance(validate, ValidationOptions) and validate.fresh
         return self._planning.measuring.fresh or validates_again
 
-    def _kept_plans(self) -> KeptPlans | None:
+    def _kept_plans(self) -> measure.KeptPlans | None:
         """Of jobs alone: who plans for other machines wants to see the search. And of what can
         be written down, which an optimizer of the user's own cannot."""
         if not is_distributed() or validation_of(self._planning).optimizer is not None:
@@ -199,7 +194,7 @@ class _Finder:
             "planning": _plain(self._planning),
             "races": self._races,
         }
-        return KeptPlans(self._task, self._count, device_of_group(), asked)
+        return measure.KeptPlans(self._task, self._count, device_of_group(), asked)
 
     def _can_race(self) -> bool:
         """Whether the fastest of some plans is taken, as far as there are some."""
@@ -355,7 +350,7 @@ def _plain(planning: PlanningOptions) -> Mapping[str, Any]:
     return named
 
 
-def _warn_unscaled(found: Validation, options: ValidationOptions) -> None:
+def _warn_unscaled(found: measure.Validation, options: ValidationOptions) -> None:
     if dist.get_rank() == 0:
         warnings.warn(
             f"{found.amount} could be run within {options.budget_s:g} s: predicted times are not "

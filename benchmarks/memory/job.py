@@ -31,7 +31,7 @@ from tensoropt_torch.plan import Plan, Settings, StagedPlan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.stage_schedules import ScheduleName
 from tensoropt_torch.runtime.digests import digest_of
-from tensoropt_torch.simulate.step import StepSettings
+from tensoropt_torch.simulate import StepSettings
 from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.staging import StageOptions, plan_stages
 from tensoropt_torch.staging.pinned import find_pinned_stages

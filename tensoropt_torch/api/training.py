@@ -10,7 +10,7 @@ from typing import Any, Unpack, get_args
 import torch
 import torch.distributed as dist
 
-from tensoropt_torch import measure, module
+from tensoropt_torch import measure, module, staging
 from tensoropt_torch.api.planning import find_strategy
 from tensoropt_torch.emit.compiler import Compile
 from tensoropt_torch.errors import TensorOptError, check_choice
@@ -26,7 +26,6 @@ from tensoropt_torch.planner.smaller import SmallerPlans
 from tensoropt_torch.progress import Phases
 from tensoropt_torch.runtime.agreement import agree_or_raise, on_all_ranks
 from tensoropt_torch.runtime.job import check_group, device_of_group
-from tensoropt_torch.staging import stages_of
 from tensoropt_torch.strategy import Option
 from tensoropt_torch.tasks import (
     Example,
@@ -127,7 +126,7 @@ def parallelize(
     if isinstance(plan, StagedPlan):
         refused = {"compile": compile, "one_process_random": one_process_random}
         refused |= {"on_out_of_memory": on_out_of_memory if smaller else False}
-        return stages_of(example, plan, device, weights, refused, options)
+        return staging.stages_of(example, plan, device, weights, refused, options)
     captured = on_all_ranks(lambda: model_of(plan, example))
     module_of_model = as_module(example.model)
     on_all_ranks(lambda: check_not_shared(module_of_model))

@@ -29,13 +29,13 @@ from torch import fx, nn
 from torch._ops import OpOverload
 
 from tensoropt_torch.emit.compiler import INDUCTOR, CompileOptions
-from tensoropt_torch.emit.functional import TRACED
 from tensoropt_torch.emit.reshard_calls import (
     FORWARD_GROUPS,
     SENT_BYTES,
     slot_of,
     slots_begun,
 )
+from tensoropt_torch.emit.traced import TRACED
 from tensoropt_torch.frontend.passes import gives_views
 from tensoropt_torch.frontend.python_calls import is_python_call
 from tensoropt_torch.logs import get_logger

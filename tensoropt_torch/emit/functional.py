@@ -32,6 +32,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from tensoropt_torch import _C
 from tensoropt_torch.emit.eager_writer import EagerWriter
+from tensoropt_torch.emit.traced import TRACED
 from tensoropt_torch.frontend.python_calls import is_python_call
 from tensoropt_torch.operators import OPS
 from tensoropt_torch.program import records as r
@@ -42,19 +43,6 @@ from tensoropt_torch.runtime import functional, functional_losses
 from tensoropt_torch.runtime.functional import NotFunctionalError
 from tensoropt_torch.runtime.random import call_seeded, draws, seeded_dropout
 
-# Operators of ours that are made of ATen calls, where no group is named.
-TRACED = frozenset(
-    {
-        OPS.embedding_shard.default,
-        OPS.gather_shard.default,
-        OPS.linear_blocks.default,
-        OPS.linear_sections.default,
-        OPS.linear_transposed.default,
-        OPS.cross_entropy_sharded.default,
-        OPS.nll_loss_sharded.default,
-        OPS.valid_divisor.default,
-    }
-)
 # Those that communicate, and functions that take what they take.
 _WITH_RANKS: Mapping[Any, Callable[..., Any]] = {
     OPS.cross_entropy_vocab.default: functional_losses.cross_entropy_vocab,

@@ -17,8 +17,8 @@ from typing import Any
 from torch import fx
 from torch._ops import OpOverload
 
-from tensoropt_torch.emit.functional import TRACED
 from tensoropt_torch.emit.tape import Tape
+from tensoropt_torch.emit.traced import TRACED
 from tensoropt_torch.frontend.python_calls import is_python_call
 from tensoropt_torch.operators import OPS
 from tensoropt_torch.runtime import reuse

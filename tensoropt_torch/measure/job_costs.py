@@ -4,7 +4,7 @@ one, else what some seconds of measuring give; and measured operators."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -22,6 +22,7 @@ from tensoropt_torch.measure.kept.operator_times import (
 )
 from tensoropt_torch.measure.machine.axis_sets import affordable
 from tensoropt_torch.measure.machine.key import key_of_job
+from tensoropt_torch.measure.options import OPERATOR_SHARE, PROFILE_SHARE, MeasureOptions
 from tensoropt_torch.measure.profiling import find_profile
 from tensoropt_torch.measure.quick_profile import quick_profile
 from tensoropt_torch.measure.runs.operators import OperatorProfiler, Pick, picks_of
@@ -33,46 +34,6 @@ from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.space.search_space import make_space, varied_strategy
 
 log = get_logger(__name__)
-
-
-# Of the budget: for operators, for the device and collectives, and at most for plans that are
-# run. The rest is for capturing, searching, and making modules.
-OPERATOR_SHARE, PROFILE_SHARE, FINALISTS_SHARE = 0.165, 0.135, 0.45
-
-
-@dataclass(frozen=True)
-class MeasureOptions:
-    """How long to measure for a plan.
-
-    Attributes:
-        max_bytes: the largest size of a collective, if there is no hardware profile.
-        budget_s: seconds for planning, of which measuring gets what capture and search leave:
-            for operators that are not in the user's operator profile; if there is no hardware
-            profile, for the device and collectives; and for plans that are run.
-        operators: whether operators are measured.
-        random_strategies: whose operators are measured, besides those of the ends and
-            the turning point of the frontier.
-        rounds: how often the frontier is searched to find such operators.
-        finalists: how many plans are run for some steps before the fastest of them is taken:
-            what is predicted to be fastest, and known strategies that are predicted to take
-            not much longer; and again, at most, by the costs that these correct. With 1
-            predictions decide alone.
-        fresh: plan again, and measure again what an earlier job has measured for a plan. A
-            hardware profile stays.
-    """
-
-    max_bytes: int = 32 << 20
-    budget_s: float = 60.0
-    operators: bool = True
-    random_strategies: int = 4
-    rounds: int = 2
-    finalists: int = 5
-    fresh: bool = False
-
-    @property
-    def finalists_s(self) -> float:
-        """Of the budget, for plans that are run."""
-        return FINALISTS_SHARE * self.budget_s
 
 
 def profiled_task(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.emit.whole import CutGraph
+from tensoropt_torch import emit
 from tensoropt_torch.module.attempts import Attempt
 from tensoropt_torch.module.delivery import Waiting, delivered
 from tensoropt_torch.module.gradient_sinks import PassSink, StepSink
@@ -192,7 +192,7 @@ class _Step:
         self._parameters: dict[str, torch.Tensor] = {}
         self._leaves: dict[str, torch.Tensor] = {}
         self._sink: StepSink | None = None
-        self._cut: CutGraph | None = None
+        self._cut: emit.CutGraph | None = None
         self._without_gradients: Callable[..., Sequence[Any]] = variant.forward
         if schedule.makes_gradients:
             self._take_leaves()

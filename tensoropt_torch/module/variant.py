@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from tensoropt_torch import emit
 from tensoropt_torch.emit.boxed import BoxedStep, Trained
 from tensoropt_torch.emit.hooked import HookedGraph
 from tensoropt_torch.emit.rank import RankPart
-from tensoropt_torch.emit.whole import CutGraph, WholeGraph
 from tensoropt_torch.emit.written import changed_inputs
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.module.micro_batched import Gather, MicroBatched
@@ -67,9 +67,9 @@ class Variant:
         self.tables = tables
         self.uses_seeds = uses_seeds
         self.boxed: BoxedStep | None = None  # for steps that do nothing besides, too
-        self.whole: WholeGraph | None = None  # compiled, for steps that do nothing besides
-        self.make_cut: Callable[[bool], CutGraph | None] = lambda reduces: None
-        self._cuts: dict[bool, CutGraph | None] = {}
+        self.whole: emit.WholeGraph | None = None  # compiled, for steps that do nothing besides
+        self.make_cut: Callable[[bool], emit.CutGraph | None] = lambda reduces: None
+        self._cuts: dict[bool, emit.CutGraph | None] = {}
         self.reach: Reach | None = None  # of what is compiled, whose backward does not tell
         self.strategy: VariantStrategy | None = None  # if it is not the plan's
         self.output_rows: tuple[OutputRows, ...] = ()
@@ -104,7 +104,7 @@ class Variant:
         """Whether steps that do nothing besides run a graph that is compiled as a whole."""
         return self.whole is not None and not self.whole.reason
 
-    def cut(self, reduces: bool) -> CutGraph | None:
+    def cut(self, reduces: bool) -> emit.CutGraph | None:
         """The graph that is compiled for steps that keep gradients, or add up those of
         micro-batches, and with ``reduces`` send them to their parameters; None: there is none.
         Collective."""

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch import emit
 from tensoropt_torch.batches import batch_rows, micro_batched
 from tensoropt_torch.calls.attribute_watch import AttributeWatch
 from tensoropt_torch.calls.call_kind import CallKind, ModuleCall, TensorKind, literal_kind
@@ -21,7 +22,6 @@ from tensoropt_torch.emit.compilation import compiled
 from tensoropt_torch.emit.compiler import CompileOptions
 from tensoropt_torch.emit.quick_calls import quick_forward
 from tensoropt_torch.emit.rank import RankPart
-from tensoropt_torch.emit.whole import backend_of, cut_graph, whole_graph
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure
 from tensoropt_torch.frontend.capture import Arguments
@@ -278,10 +278,10 @@ def emit_variant(
     if compiler is None:
         variant.boxed = boxed_step(graph, variant.own_numbers, part.captured, variant.registry)
     else:
-        backend = backend_of(part, compiler, context.groups.name)
-        variant.whole = whole_graph(part, emitter.program, backend, graph)
+        backend = emit.backend_of(part, compiler, context.groups.name)
+        variant.whole = emit.whole_graph(part, emitter.program, backend, graph)
         # Those that micro-batches add up are sent once, if they are not kept.
-        variant.make_cut = lambda reduces: cut_graph(
+        variant.make_cut = lambda reduces: emit.cut_graph(
             part, emitter.program, backend, lambda edge: edge.summed or not reduces
         )
         variant.reach = Reach(part.captured)

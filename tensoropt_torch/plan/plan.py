@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import InstanceOf
 
-from tensoropt_torch import _C
+from tensoropt_torch import _C, telling
 from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config.records import Bytes, NotNegative, Record
 from tensoropt_torch.errors import TensorOptError
@@ -23,10 +23,6 @@ from tensoropt_torch.plan.files import from_text, read_plan, to_text, write_plan
 from tensoropt_torch.plan.parts import Parts, PlanPart, VariantStrategy, only_part
 from tensoropt_torch.space.choices import Choices
 from tensoropt_torch.space.settings import EXACT, Guarantee, InputMode, InputShares, Settings
-from tensoropt_torch.telling.details import details_of
-from tensoropt_torch.telling.diff import PlanDiff, diff
-from tensoropt_torch.telling.facts import as_html, in_one_line, origin_of
-from tensoropt_torch.telling.stages import ComparedStages, diff_of_stages
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,7 @@ class Plan(Record):
         """Those of the parts that run, as of a plan in stages."""
         return (self,)
 
-    def diff(self, other: Plan | ComparedStages) -> PlanDiff:
+    def diff(self, other: Plan | telling.ComparedStages) -> telling.PlanDiff:
         """What changes from this plan to another one.
 
         Raises:
@@ -112,11 +108,11 @@ class Plan(Record):
                 micro-batches, and have no model at hand.
         """
         if not isinstance(other, Plan):
-            return diff_of_stages(self, other, (None, other), (self.plans, other.plans))
+            return telling.diff_of_stages(self, other, (None, other), (self.plans, other.plans))
         model = self.captured or other.captured
         if model is None:
-            return diff(self, other)
-        return diff(self.with_model(model), other.with_model(model))
+            return telling.diff_of_plans(self, other)
+        return telling.diff_of_plans(self.with_model(model), other.with_model(model))
 
     def summary(self) -> str:
         """What it does, in a few sentences: what splits the work of operators, how much of the
@@ -125,7 +121,7 @@ class Plan(Record):
         Raises:
             TensorOptError: the plan was loaded without its model (``with_model``).
         """
-        return details_of(self).summary
+        return telling.details_of(self).summary
 
     def of_variant(self, captured: CapturedModel, strategy: VariantStrategy) -> Plan:
         """The plan of another graph of the model."""
@@ -150,15 +146,15 @@ class Plan(Record):
             )
 
     def __repr__(self) -> str:
-        return in_one_line(self)
+        return telling.in_one_line(self)
 
     def _repr_html_(self) -> str:
-        return as_html(self)
+        return telling.as_html(self)
 
     @property
     def origin(self) -> str:
         """Which point of the frontier it is, and what holds for that."""
-        return origin_of(self)
+        return telling.origin_of(self)
 
     @property
     def num_devices(self) -> int:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import InstanceOf
 
+from tensoropt_torch import telling
 from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config.records import Bytes, Count, NotNegative, OneOrMore, Record
 from tensoropt_torch.errors import TensorOptError
@@ -25,14 +26,6 @@ from tensoropt_torch.plan.files import (
 from tensoropt_torch.plan.plan import Plan
 from tensoropt_torch.space.settings import EXACT, REPLICATED, Guarantee, InputMode, InputShares
 from tensoropt_torch.stages.cut import StageGraph, cut_graph
-from tensoropt_torch.telling.diff import PlanDiff
-from tensoropt_torch.telling.stages import (
-    COLUMNS,
-    details_of_stages,
-    diff_of_stages,
-    stage_rows,
-    stages_in_words,
-)
 from tensoropt_torch.units import format_costs
 
 
@@ -169,9 +162,9 @@ class StagedPlan(Record):
         Raises:
             TensorOptError: the plan was loaded without its model (``with_model``).
         """
-        return details_of_stages(self).summary
+        return telling.details_of_stages(self).summary
 
-    def diff(self, other: Plan | StagedPlan) -> PlanDiff:
+    def diff(self, other: Plan | StagedPlan) -> telling.PlanDiff:
         """What changes from this plan to another one, with or without stages. Operators and
         parameters are compared where stages have as many devices.
 
@@ -179,7 +172,7 @@ class StagedPlan(Record):
             TensorOptError: the plans are of different models, batches or numbers of devices.
         """
         stages = other if isinstance(other, StagedPlan) else None
-        return diff_of_stages(self, other, (self, stages), (self.plans, other.plans))
+        return telling.diff_of_stages(self, other, (self, stages), (self.plans, other.plans))
 
     def check_model(self, captured: CapturedModel) -> None:
         """Raises TensorOptError if the plan was made for something else."""
@@ -228,15 +221,15 @@ class StagedPlan(Record):
 
     def __str__(self) -> str:
         """A line for each stage."""
-        lines = [f"{stages_in_words(self)}:"]
-        for row in stage_rows(self):
+        lines = [f"{telling.stages_in_words(self)}:"]
+        for row in telling.stage_rows(self):
             costs = format_costs(row.memory_bytes, row.alone_s)
             lines.append(f"stage {row.number}, {'; '.join(row.layers)}: {costs}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = [row.cells for row in stage_rows(self)]
-        return html_table(stages_in_words(self), COLUMNS, rows)
+        rows = [row.cells for row in telling.stage_rows(self)]
+        return html_table(telling.stages_in_words(self), telling.COLUMNS, rows)
 
 
 def load_any(path: str | Path) -> Plan | StagedPlan:

@@ -14,15 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tensoropt_torch import _C
+from tensoropt_torch import _C, planner
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.pages.page import write_page
 from tensoropt_torch.plan import Guarantee, Plan, Settings, StagedPlan
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier
-from tensoropt_torch.planner.frontier_page import Additions, Peak, frontier_page
+from tensoropt_torch.planner.frontier_view import Peak
 from tensoropt_torch.planner.points import BEST, OURS, pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
@@ -121,7 +120,7 @@ class Comparison:
         if self.picks is not None:
             picked = {name: one.index if one else None for name, one in self.picks.items()}
             ours = self.picks[self.ours.name]
-        additions = Additions(
+        additions = planner.Additions(
             self.memory_limit,
             self.baselines,
             counts,
@@ -129,7 +128,7 @@ class Comparison:
             picked,
             ours.peak_bytes if ours else None,
         )
-        write_page(path, frontier_page(self.frontier.view, additions))
+        planner.write_frontier_page(path, self.frontier.view, additions)
 
     @property
     def frontier(self) -> Frontier:

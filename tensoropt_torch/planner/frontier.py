@@ -10,18 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
+from tensoropt_torch import pages, planner
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.html_table import html_table
-from tensoropt_torch.pages.page import write_page
-from tensoropt_torch.pages.picture import draw_frontier, picture_html
 from tensoropt_torch.plan import Plan, Settings, StagedPlan
 from tensoropt_torch.planner.device_counts import ProfileRow
-from tensoropt_torch.planner.frontier_page import (
-    Additions,
-    FrontierView,
-    Peak,
-    frontier_page,
-)
+from tensoropt_torch.planner.frontier_view import FrontierView, Peak
 from tensoropt_torch.planner.memory_limits import (
     DEFAULT_MEMORY_FRACTION,
     default_memory_limit,
@@ -36,8 +30,6 @@ from tensoropt_torch.planner.points import (
     thinned_indices,
 )
 from tensoropt_torch.planner.searched import Found, Searched, weakest, without_stages
-from tensoropt_torch.planner.why import WhyPlan, explain_plan
-from tensoropt_torch.planner.why_stages import WhyStages, explain_stages
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 HTML_ROWS = 12
@@ -75,11 +67,13 @@ class FrontierPoint:
         """The strategy of this point, ready to be executed."""
         return self._frontier.plan(self.index)
 
-    def explain(self) -> WhyPlan | WhyStages:
+    def explain(self) -> planner.WhyPlan | planner.WhyStages:
         """Why its plan is what it is, and what would have to change for another one: as
         ``explain``."""
         plan = self.plan
-        return explain_stages(plan) if isinstance(plan, StagedPlan) else explain_plan(plan)
+        if isinstance(plan, StagedPlan):
+            return planner.explain_stages(plan)
+        return planner.explain_plan(plan)
 
     def __repr__(self) -> str:
         costs = format_costs(self.memory_bytes, self.time_s)
@@ -177,7 +171,7 @@ class Frontier(Sequence[FrontierPoint]):
         points = self._costs
         if not points:
             return html_table(self.title, FRONTIER_COLUMNS, ())
-        picture = picture_html(points, named_points(points))
+        picture = pages.picture_html(points, named_points(points))
         table = html_table(self.title, FRONTIER_COLUMNS, frontier_rows(points, HTML_ROWS))
         return f"{picture}{table}"
 
@@ -189,7 +183,7 @@ class Frontier(Sequence[FrontierPoint]):
             TensorOptError: matplotlib is not installed.
         """
         named = named_points(self._costs) if self._costs else {}
-        return draw_frontier(self._costs, named, axes)
+        return pages.draw_frontier(self._costs, named, axes)
 
     def report(
         self,
@@ -210,8 +204,8 @@ class Frontier(Sequence[FrontierPoint]):
         Raises:
             TensorOptError: Jinja2 is not installed, or the file cannot be written.
         """
-        additions = Additions(memory_limit, counts=counts, peak=peak)
-        write_page(path, frontier_page(self.view, additions))
+        additions = planner.Additions(memory_limit, counts=counts, peak=peak)
+        planner.write_frontier_page(path, self.view, additions)
 
     @property
     def view(self) -> FrontierView:

@@ -1,26 +1,24 @@
-"""The page of a frontier: what its points cost, what they do, and why.
-
-``FrontierView`` is what is needed of a frontier, ``Additions`` what may stand beside it.
-"""
+"""The page of a frontier: what its points cost, what they do, and why."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from tensoropt_torch.checks import check_memory_limit
 from tensoropt_torch.config import Cluster, parse_cluster
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.pages.charts import Chart, rounded
-from tensoropt_torch.pages.page import Page
+from tensoropt_torch.pages.page import Page, write_page
 from tensoropt_torch.plan import Plan, Settings, StagedPlan
 from tensoropt_torch.planner.described_points import PlanWords, PointView, described_points
 from tensoropt_torch.planner.device_counts import ProfileRow, cost_of_step, rates_of
 from tensoropt_torch.planner.explanation import explanation_of
 from tensoropt_torch.planner.folding import fold_choices, fold_fallbacks
+from tensoropt_torch.planner.frontier_view import FrontierView, Peak
 from tensoropt_torch.planner.page_charts import Points, count_charts, frontier_chart, memory_chart
 from tensoropt_torch.planner.page_words import (
     Rate,
@@ -37,36 +35,6 @@ from tensoropt_torch.telling.because import costs_in, why_faster
 from tensoropt_torch.telling.provenance import provenance
 from tensoropt_torch.telling.timeline import Timeline, timeline_of
 from tensoropt_torch.units import format_bytes, format_seconds
-
-
-class Peak(Protocol):
-    """A simulated peak: bytes of one device, in all and by what they are for, and after each event
-    of a step, with the events with which its phases begin."""
-
-    @property
-    def peak_bytes(self) -> int: ...
-    @property
-    def curve(self) -> Sequence[int]: ...
-    @property
-    def begins(self) -> Mapping[Any, int]: ...
-    @property
-    def categories(self) -> Mapping[Any, int]: ...
-
-
-@dataclass(frozen=True)
-class FrontierView:
-    """A frontier, by its short name and its title: its (memory_bytes, time_s) points by
-    ascending memory, how to get their plans, and in how many stages and micro-batches they run;
-    the limit of a pick if none is given."""
-
-    name: str
-    title: str
-    points: Points
-    default_memory_limit: float
-    settings: Settings
-    captured: CapturedModel
-    plan: Callable[[int], Plan | StagedPlan]
-    shape: Callable[[int], tuple[int, int]]
 
 
 class Strategies(Protocol):
@@ -116,6 +84,15 @@ class CountView:
     row: ProfileRow
     speed: str
     costs: Mapping[str, str]
+
+
+def write_frontier_page(path: str | Path, view: FrontierView, additions: Additions) -> None:
+    """Writes the page to one HTML file.
+
+    Raises:
+        TensorOptError: as ``frontier_page``, or the file cannot be written.
+    """
+    write_page(path, frontier_page(view, additions))
 
 
 def frontier_page(view: FrontierView, additions: Additions) -> str:

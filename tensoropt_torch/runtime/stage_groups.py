@@ -152,8 +152,7 @@ def place_of(parameter: torch.Tensor) -> StagePlace | None:
 
 def is_mesh_of_stage(mesh: DeviceMesh) -> bool:
     """Whether it is the mesh of one stage of several."""
-    # Operations on DTensors may give those of an equal mesh.
-    return any(groups.mesh is mesh or groups.mesh == mesh for groups in _made)
+    return _groups_of(mesh) is not None
 
 
 def is_mesh_of_module(mesh: DeviceMesh) -> bool:
@@ -163,8 +162,15 @@ def is_mesh_of_module(mesh: DeviceMesh) -> bool:
 
 def gather_on_mesh(item: T, mesh: DeviceMesh) -> list[T]:
     """The item of every rank of such a mesh. Collective in it."""
-    stages = next((groups for groups in _made if groups.mesh == mesh), None)
-    return gather(item) if stages is None or is_mesh_of_job(mesh) else stages.gather(item)
+    stages = None if is_mesh_of_job(mesh) else _groups_of(mesh)
+    return gather(item) if stages is None else stages.gather(item)
+
+
+def _groups_of(mesh: DeviceMesh) -> StageGroups | None:
+    """Those of the stage whose mesh it is. Operations on DTensors may give an equal mesh that is
+    another object."""
+    found = (groups for groups in _made if groups.mesh is mesh or groups.mesh == mesh)
+    return next(found, None)
 
 
 def stage_groups() -> StageGroups | None:

@@ -19,8 +19,7 @@ from tensoropt_torch.planner.memory_limits import limit_advice
 from tensoropt_torch.planner.points import thinned_indices
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
-from tensoropt_torch.simulate.simulated_stage import SimulatedStages
-from tensoropt_torch.simulate.step import DEFAULT_STEP, StepSettings, profile_of, simulate_step
+from tensoropt_torch.simulate.step_settings import DEFAULT_STEP, StepSettings
 from tensoropt_torch.units import format_bytes
 
 log = get_logger(__name__)
@@ -370,6 +369,8 @@ def peak_of(plan: Plan, captured: CapturedModel, step: StepSettings) -> int:
     Raises:
         NotSimulatedError: the step cannot be simulated; says why.
     """
+    from tensoropt_torch.simulate.step import simulate_step  # which jobs that surely fit never call
+
     ranks: tuple[int, ...] = (0,)
     if plan.settings.split_spatial:
         ranks = tuple(thinned_indices(plan.num_devices, MOST_RANKS))
@@ -385,6 +386,9 @@ def with_peaks(plan: StagedPlan, captured: CapturedModel, step: StepSettings) ->
     Raises:
         NotSimulatedError: the step of a stage cannot be simulated; says why.
     """
+    from tensoropt_torch.simulate.simulated_stage import SimulatedStages
+    from tensoropt_torch.simulate.step import profile_of
+
     with _telling_what_is_not_simulated():
         stages = SimulatedStages(plan, captured, planned=step.device)
         profiles = (profile_of(stages.stage(number), step) for number in range(plan.stages))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -13,55 +12,16 @@ from torch.distributed.tensor import DTensor
 
 from tensoropt_torch import operators as _operators  # noqa: F401
 from tensoropt_torch.collector import without_collections
-from tensoropt_torch.config import DeviceType
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan, StagedPlan
-from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.simulate.kernels import Workspaces
 from tensoropt_torch.simulate.ledger import Ledger, MemoryProfile, cuda_bytes, exact_bytes
 from tensoropt_torch.simulate.simulated_rank import SimulatedRank, name_nodes
 from tensoropt_torch.simulate.simulated_stage import SimulatedStages
-from tensoropt_torch.simulate.stock_optimizers import MakeOptimizer, make_optimizer
+from tensoropt_torch.simulate.step_settings import DEFAULT_STEP, StepSettings
 from tensoropt_torch.simulate.tracker import StorageTracker
-
-
-@dataclass(frozen=True)
-class StepSettings:
-    """What a step is like besides the plan.
-
-    Attributes:
-        optimizer: a name (``sgd``, ``momentum``, ``adagrad``, ``rmsprop``, ``adam``,
-            ``adamw``; PyTorch's default variant on the device), an ``OptimizerModel``,
-            or a function that makes the optimizer of a list of parameters.
-        device: the type of device that the plan is for, ``cpu`` or ``cuda``. Operators of
-            the CPU stand in for those of a GPU.
-        rank: whose memory is asked for.
-        measure_workspaces: run kernels whose workspace no formula gives (of
-            oneDNN, on CPUs) on a small batch and see what they allocate.
-        gloo: on CPUs the process group is one of Gloo's, whose collectives allocate buffers.
-    """
-
-    optimizer: str | OptimizerModel | MakeOptimizer = "adamw"
-    device: DeviceType = "cpu"
-    rank: int = 0
-    measure_workspaces: bool = True
-    gloo: bool = True
-
-    @staticmethod
-    def on(device: torch.device, optimizer: str | OptimizerModel | MakeOptimizer) -> StepSettings:
-        """A step on this device."""
-        return StepSettings(optimizer, "cuda" if device.type == "cuda" else "cpu")
-
-    def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimizer of these parameters."""
-        if callable(self.optimizer):
-            return self.optimizer(parameters)
-        return make_optimizer(self.optimizer, parameters, foreach=self.device == "cuda")
-
-
-DEFAULT_STEP = StepSettings()
 
 
 class Simulated(Protocol):

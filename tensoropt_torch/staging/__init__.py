@@ -1,17 +1,8 @@
-"""Plans of a model in stages: given, or searched; and the modules that run them."""
+"""Plans of a model in stages: given, or searched; and the modules that run them.
 
-from tensoropt_torch.staging.finding import find_stages
-from tensoropt_torch.staging.found import with_stage_search
-from tensoropt_torch.staging.grids import with_grids
-from tensoropt_torch.staging.options import StageOptions
-from tensoropt_torch.staging.parts import plan_stages
-from tensoropt_torch.staging.running import stages_of
+Each name is found in its module when it is asked for, as ``__init__.pyi`` says.
+"""
 
-__all__ = [
-    "StageOptions",
-    "find_stages",
-    "plan_stages",
-    "stages_of",
-    "with_grids",
-    "with_stage_search",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,40 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Guarantee, StagedPlan
 from tensoropt_torch.planner.searched import Points
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.staging.options import StageOptions
 from tensoropt_torch.staging.parts import plan_stages
 from tensoropt_torch.staging.search import Pipelines, SearchedStages, pipelines
-
-
-def with_stage_search(task: PlanningTask) -> PlanningTask:
-    """The task, whose frontiers have strategies in stages, if these are asked for.
-
-    Raises:
-        TensorOptError: something else is asked for that plans in stages cannot do.
-    """
-    if task.max_stages == 1:
-        return task
-    asked = f"max_stages={task.max_stages}"
-    refused = {
-        "pin= or forbid": bool(task.constraints),
-        "compiled": task.compiled,
-    }
-    for name, is_given in refused.items():
-        if is_given:
-            raise TensorOptError(
-                f"{asked} is not supported with {name}=: stages take strategies as they are "
-                "found, and are not compiled; leave one of them out"
-            )
-    if not task.in_micro_batches:
-        raise TensorOptError(
-            f"{asked} with max_micro_batches=1: stages run micro-batches in turn; give "
-            "max_micro_batches=2 or more, such as twice the stages"
-        )
-    return replace(task, stage_search=find_in_stages)
 
 
 def find_in_stages(

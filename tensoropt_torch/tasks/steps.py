@@ -7,7 +7,7 @@ from typing import Any
 
 from tensoropt_torch.config import DeviceType
 from tensoropt_torch.planner.optimizer_model import OptimizerModel
-from tensoropt_torch.simulate.step import StepSettings
+from tensoropt_torch.simulate.step_settings import StepSettings
 from tensoropt_torch.simulate.stock_optimizers import MakeOptimizer
 from tensoropt_torch.tasks.example import ExampleKeywords
 

@@ -1,1 +1,8 @@
-"""What a strategy does, in words and figures."""
+"""What a strategy does, in words and figures.
+
+What plans tell of themselves is found in its module when it is asked for, as ``__init__.pyi`` says.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

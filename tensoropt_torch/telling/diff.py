@@ -98,7 +98,7 @@ def _with_count(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{folded_name(names)} ({len(names)})"
 
 
-def diff(before: Compared, after: Compared) -> PlanDiff:
+def diff_of_plans(before: Compared, after: Compared) -> PlanDiff:
     """What changes from ``before`` to ``after``.
 
     Raises:

@@ -18,7 +18,7 @@ from benchmarks.memory.models import make
 from tensoropt_torch import TensorOptError, cli, load_cluster
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
-from tensoropt_torch.simulate import SimulatedPoint, fastest_within, refine, simulate_frontier
+from tensoropt_torch.simulate import SimulatedPoint, fastest_within, refine, simulate_frontier, step
 from tensoropt_torch.units import format_bytes
 from tests.distributed.harness import run_ranks
 
@@ -339,10 +339,10 @@ def test_where_neighbours_exchange_borders_the_rank_that_needs_most_counts(
 ) -> None:
     peaks = [5, 9, 7, 6]
 
-    def simulated(_: Plan, __: object, step: refine.StepSettings) -> SimpleNamespace:
-        return SimpleNamespace(peak_bytes=peaks[step.rank])
+    def simulated(_: Plan, __: object, settings: refine.StepSettings) -> SimpleNamespace:
+        return SimpleNamespace(peak_bytes=peaks[settings.rank])
 
-    monkeypatch.setattr(refine, "simulate_step", simulated)
+    monkeypatch.setattr(step, "simulate_step", simulated)
     plan = frontier.fastest.plan
     assert plan.captured is not None
     plan = replace(plan, settings=replace(plan.settings, split_spatial=split_spatial))

@@ -17,8 +17,9 @@ from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
 from tensoropt_torch.measure.runs.batch import Batch
 from tensoropt_torch.measure.runs.exposed import WIDTH, Layers, fit_exposed
-from tensoropt_torch.measure.runs.random_strategies import ValidationOptions, validate
+from tensoropt_torch.measure.runs.random_strategies import validate
 from tensoropt_torch.measure.runs.training import OPTIMIZERS, WARM_UPS, StepTimes, Training
+from tensoropt_torch.measure.runs.validation_options import ValidationOptions
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.planner.optimizer_model import OPTIMIZER_STATES

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,6 @@ from tensoropt_torch.measure.runs.peak_memory import ENOUGH
 from tensoropt_torch.measure.runs.spaces import Space, spaces_of
 from tensoropt_torch.measure.runs.training import (
     WARM_UPS,
-    MakeOptimizer,
     Reference,
     RepeatedTimes,
     StepTimes,
@@ -34,6 +33,7 @@ from tensoropt_torch.measure.runs.training import (
 )
 from tensoropt_torch.measure.runs.trainings import Trainings, conditions_of
 from tensoropt_torch.measure.runs.validation import ValidatedStrategy, Validation
+from tensoropt_torch.measure.runs.validation_options import ValidationOptions
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import Step, Tell, progress, silent
@@ -45,35 +45,6 @@ log = get_logger(__name__)
 
 # A run that takes longer than its share ends after so many measured steps.
 LEAST_STEPS = 2
-
-
-@dataclass(frozen=True)
-class ValidationOptions:
-    """What to run.
-
-    Attributes:
-        strategies: how many random ones.
-        seed: of the first; others follow.
-        steps: measured steps of each run.
-        passes: how often each is run. All of them are run once, then all again; the run
-            with the shortest step counts. Those that were run while something else
-            slowed the machine are run up to as often again.
-        budget_s: seconds for all of it; None: no limit. What was run until then counts.
-        optimizer: makes the optimizer of a module that is run; by default the one
-            planned for, whose memory is simulated in any case.
-        simulate: peaks of memory are simulated as well, next to the sums of the search.
-        fresh: run again what an earlier job has run, which otherwise counts as run. What
-            is run with an ``optimizer`` given here is not kept.
-    """
-
-    strategies: int = 20
-    seed: int = 0
-    steps: int = 5
-    passes: int = 2
-    budget_s: float | None = 60.0
-    optimizer: MakeOptimizer | None = None
-    simulate: bool = True
-    fresh: bool = False
 
 
 def validate(

@@ -19,6 +19,7 @@ from tensoropt_torch.measure.machine.clock import SharedClock, undisturbed_s
 from tensoropt_torch.measure.runs.batch import Batch
 from tensoropt_torch.measure.runs.budget import GoesOn, OutOfTimeError, always
 from tensoropt_torch.measure.runs.peak_memory import measure_peak_bytes
+from tensoropt_torch.measure.runs.validation_options import MakeOptimizer
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
@@ -34,8 +35,6 @@ WARM_UPS = 2
 REFERENCE_WIDTH = 512
 REFERENCE_PRODUCTS = 8
 CALM = 1.08
-
-MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
 
 def optimizer_maker(optimizer: str | OptimizerModel) -> MakeOptimizer:

@@ -11,7 +11,8 @@ from torch import nn
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.measure.machine.key import key_of_job
 from tensoropt_torch.measure.runs.batch import Batch, share_of
-from tensoropt_torch.measure.runs.training import MakeOptimizer, Training, optimizer_maker
+from tensoropt_torch.measure.runs.training import Training, optimizer_maker
+from tensoropt_torch.measure.runs.validation_options import MakeOptimizer
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.planner.task import PlanningTask
