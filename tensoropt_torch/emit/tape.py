@@ -23,7 +23,7 @@ what.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
-from torch.fx.node import map_aggregate
+from torch.fx.node import map_aggregate, map_arg
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -177,7 +177,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._nodes[tensor] = node
 
     def _call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
-        node = self._graph.call_function(target, args, kwargs)
+        node = self._graph.call_function(target)
+        node.args, node.kwargs = args, kwargs  # given before, they are searched for symbols
         node.meta[BACKWARD] = self.is_backward
         return node
 
@@ -185,16 +186,17 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> fx.Node:
         _check_values(func, args)
-        operands: list[torch.Tensor] = []
+        operands: dict[fx.Node, torch.Tensor] = {}
 
         def named(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            operands.append(value)
-            return self.node_of(value)
+            node = self.node_of(value)
+            operands[node] = value
+            return node
 
         called, keywords = map_aggregate((tuple(args), dict(kwargs)), named)
-        _check_memory(operands)
+        _check_memory(operands.values())
         target: Any = func
         if draws(func, args, kwargs):
             if self._stream is None or self._seed is None:
@@ -206,8 +208,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         memories = self._memories_of(func, operands)
         node = self._call(target, called, keywords)
         if func._schema.is_mutable and _is_below_versions():
-            memories_of_operands = (self.node_of(t).meta[GEOMETRY].memory for t in operands)
-            node.meta[_UNSEEN] = any(memory in self._inputs for memory in memories_of_operands)
+            node.meta[_UNSEEN] = any(o.meta[GEOMETRY].memory in self._inputs for o in operands)
         if isinstance(result, torch.Tensor):
             self._note_result(node, result, memories)
             return node
@@ -223,14 +224,14 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._note(node, tensor, memories.setdefault(_storage(tensor), node))
 
     def _memories_of(
-        self, func: OpOverload, operands: Sequence[torch.Tensor]
+        self, func: OpOverload, operands: Mapping[fx.Node, torch.Tensor]
     ) -> dict[int, fx.Node]:
         """Those that what a call gives may lie in. Operators of ours give something else in each
         step, even where that is what they have been given; gradients may come back as they are."""
-        found = {_storage(t): self.node_of(t).meta[GEOMETRY].memory for t in operands}
+        found = {_storage(t): node.meta[GEOMETRY].memory for node, t in operands.items()}
         if func is OPS.begin_gradient.default:
             self._lent |= found
-            self._lenders += [StorageWeakRef(t.untyped_storage()) for t in operands]  # type: ignore[no-untyped-call]
+            self._lenders += [StorageWeakRef(t.untyped_storage()) for t in operands.values()]  # type: ignore[no-untyped-call]
         if func is OPS.take_gradients.default:
             return dict(self._lent)
         return {} if func.namespace == "tensoropt" else found
@@ -318,7 +319,7 @@ def _check_values(func: OpOverload, args: Sequence[Any]) -> None:
         raise NotRecordedError(f"{func} depends on values")
 
 
-def _check_memory(tensors: Sequence[torch.Tensor]) -> None:
+def _check_memory(tensors: Iterable[torch.Tensor]) -> None:
     for tensor in tensors:
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
             raise NotRecordedError(f"a {type(tensor).__name__} of layout {tensor.layout}")
@@ -387,7 +388,10 @@ class _Halves:
         for node, new in nodes.items():
             new.meta = node.meta
         for node in calls:
-            nodes[node] = graph.node_copy(node, nodes.__getitem__)
+            new = nodes[node] = graph.create_node(node.op, node.target, name=node.name)
+            new.args = map_arg(node.args, nodes.__getitem__)
+            new.kwargs = map_arg(node.kwargs, nodes.__getitem__)
+            new.meta = {**node.meta}
         graph.output(tuple(nodes[node] for node in results))
         return self._function(graph, "RecordedForward")
 
@@ -397,14 +401,20 @@ class _Halves:
         calls: Sequence[fx.Node],
         gradients: Sequence[fx.Node | None],
     ) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]]:
-        graph = fx.Graph()
-        given = graph.placeholder("held")
-        nodes = {node: graph.call_method("pop", (given,)) for node in reversed(held)}
-        for node, new in nodes.items():
+        """Is left of the graph, which nobody needs any more."""
+        graph = self.graph
+        graph.erase_node(graph.output_node())
+        with graph.inserting_before(next(iter(graph.nodes))):
+            given = graph.placeholder("held")
+            popped = {node: graph.call_method("pop", (given,)) for node in reversed(held)}
+        for node, new in popped.items():
+            node.replace_all_uses_with(new)
             new.meta = node.meta
-        for node in calls:
-            nodes[node] = graph.node_copy(node, nodes.__getitem__)
-        graph.output(tuple(None if node is None else nodes[node] for node in gradients))
+        graph.output(tuple(None if n is None else popped.get(n, n) for n in gradients))
+        kept = {given, *popped.values(), *calls, graph.output_node()}
+        for node in reversed(graph.nodes):
+            if node not in kept:
+                graph.erase_node(node)
         return self._function(graph, "RecordedBackward")
 
     def _function(self, graph: fx.Graph, name: str) -> Callable[..., Any]:

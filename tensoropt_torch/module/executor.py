@@ -129,13 +129,13 @@ def _forward_alone(
             written.watch(boxed)
             return boxed
     values = variant.values(inputs, tensors)
-    forward: Callable[..., Sequence[Any]] = variant.forward
-    if variant.whole is not None and not schedule.adds_kept:
-        forward = variant.whole.forward
     reached = None if variant.reach is None else variant.reach.of_forward()
+    forward: Callable[..., Sequence[Any]]
     if schedule.adds_kept:
         reduce_before_adding(parameter for _, parameter in variant.trained())
         forward = _forward_to_sink(schedule, variant, reached)
+    else:
+        forward = variant.forward if variant.whole is None else variant.whole.forward
     if reached is not None:
         values = reached.passed(values)
     with variant.registry():
@@ -193,12 +193,9 @@ class _Step:
         self._leaves: dict[str, torch.Tensor] = {}
         self._sink: StepSink | None = None
         self._cut: emit.CutGraph | None = None
-        self._without_gradients: Callable[..., Sequence[Any]] = variant.forward
         if schedule.makes_gradients:
             self._take_leaves()
             self._cut = variant.cut(schedule.reduces)
-        elif variant.whole is not None:
-            self._without_gradients = variant.whole.forward
 
     def _take_leaves(self) -> None:
         for number, parameter in self._variant.trained():
@@ -222,11 +219,12 @@ class _Step:
                 self._held = head.forward(*self._values, 0, *self._rest)
 
     def forward(self, action: Forward) -> None:
-        number, seed = action.micro_batch, seed_of(self._seed, action.micro_batch)
+        variant, number = self._variant, action.micro_batch
+        seed = seed_of(self._seed, number)
         values = self._batch.part(self._values, number)
         if self._sink is None:
             with torch.no_grad():
-                made = self._without_gradients(*values, seed, *self._rest)
+                made = (variant.whole or variant).forward(*values, seed, *self._rest)
         else:
             watched = [*self._sink.reduced.watched(values, self._leaves), seed]
             made = self._forward_to_sink(watched, self._sink)

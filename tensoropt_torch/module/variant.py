@@ -63,7 +63,7 @@ class Variant:
         self.plan = plan
         self.captured = captured
         self.graph = graph
-        self.forward: Callable[..., Sequence[Any]] = graph.forward
+        self.make_forward: Callable[[], Callable[..., Sequence[Any]]] = lambda: graph.forward
         self.tables = tables
         self.uses_seeds = uses_seeds
         self.boxed: BoxedStep | None = None  # for steps that do nothing besides, too
@@ -114,6 +114,11 @@ class Variant:
             confirm_call()
             self._cuts[reduces] = self.make_cut(reduces)
         return self._cuts[reduces]
+
+    @cached_property
+    def forward(self) -> Callable[..., Sequence[Any]]:
+        """The graph as a function, made for the first step that is not recorded."""
+        return self.make_forward()
 
     @cached_property
     def hooked(self) -> HookedGraph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -274,7 +275,7 @@ def emit_variant(
     if compiler is not None:
         graph = compiled(graph, compiler)
     variant = variant_of(part, graph, root, tables, emitter.uses_seeds, context.groups.name)
-    variant.forward = quick_forward(graph)
+    variant.make_forward = partial(quick_forward, graph)
     if compiler is None:
         variant.boxed = boxed_step(graph, variant.own_numbers, part.captured, variant.registry)
     else:

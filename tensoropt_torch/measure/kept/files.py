@@ -42,10 +42,20 @@ def digest_of_package() -> str:
     built from the same sources by the same tools."""
     package = Path(__file__).parents[2]
     digest = hashlib.sha256()
-    for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".so")):
-        digest.update(str(path.relative_to(package)).encode())
-        digest.update(path.read_bytes())
+    for name in sorted(_files_in(package)):
+        digest.update(name.encode())
+        with open(os.path.join(package, name), "rb") as file:
+            digest.update(file.read())
     return digest.hexdigest()[:16]
+
+
+def _files_in(package: Path) -> Iterator[str]:
+    """The names of its sources and libraries, from there on. ``Path.rglob`` takes five times as
+    long, and sees what Python keeps compiled."""
+    for folder, folders, files in os.walk(package):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        inside = os.path.relpath(folder, package)
+        yield from (os.path.join(inside, name) for name in files if name.endswith((".py", ".so")))
 
 
 def check_owner(path: Path) -> None:
