@@ -18,7 +18,7 @@ all ranks, as they do what the same program asks of them: second derivatives, ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
@@ -109,20 +109,31 @@ class BoxedStep:
     def forward(self, values: Sequence[Any], trained: Trained, again: Again) -> Any:
         """The outputs of the graph for these values, without what they follow from; None: the graph
         is to be run as it is."""
-        if self.reason or not torch.is_grad_enabled() or _is_watched():
-            return None
         parameters = [tensor for tensor in trained.tensors if isinstance(tensor, DTensor)]
-        if not trained.tensors or not all(map(is_plain, parameters)):
+        if not all(map(is_plain, parameters)):
             return None  # gradients that are added to others leave one by one
+        call = self.call(values, trained, again)
+        if call is None:
+            return None
+        beside = torch.empty(0, requires_grad=True)
+        made = _Boxed.apply(call, beside, *trained.tensors)  # type: ignore[no-untyped-call]
+        return pytree.tree_unflatten(call.leaves(made), call.spec)
+
+    def call(
+        self, values: Sequence[Any], trained: Trained, again: Again, *, records: bool = True
+    ) -> BoxedCall | None:
+        """A call for these values, whose two halves are yet to run; None: the graph is to be run as
+        it is, also where there is nothing recorded, unless it ``records``."""
+        if self.reason or not torch.is_grad_enabled() or _is_watched() or not trained.tensors:
+            return None
         key = self._key(values, trained)
         known = self._programs.get(key)
+        if known is None and not records:
+            return None
         if known is None and self._recordings >= MOST_RECORDINGS:
             self._give_up("what they are called with differs from step to step")
             return None
-        beside = torch.empty(0, requires_grad=True)
-        step = _Step(self, known, key, values, trained, again)
-        made = _Boxed.apply(step, beside, *trained.tensors)  # type: ignore[no-untyped-call]
-        return pytree.tree_unflatten(step.leaves(made), step.spec)
+        return BoxedCall(self, known, key, values, trained, again)
 
     def _key(self, values: Sequence[Any], trained: Trained) -> Any:
         """What a program depends on."""
@@ -188,12 +199,18 @@ class BoxedStep:
 
 
 def boxed_step(
-    rank_graph: fx.GraphModule, own: Sequence[int], captured: CapturedModel, registry: Registry
+    rank_graph: fx.GraphModule,
+    own: Sequence[int],
+    captured: CapturedModel,
+    registry: Registry,
+    *,
+    called: bool = False,
 ) -> BoxedStep | None:
     """The step of a rank, whose inputs of these numbers are its ``own``; None: it has Python of the
-    model, or what cannot be recorded, or several outputs have gradients, each of which autograd
-    may be asked for, or be told by hooks, while all of them have one node here."""
-    if len(_with_gradients(captured)) > 1:
+    model, or what cannot be recorded; or, unless it is only ``called``, several outputs have
+    gradients, each of which autograd may be asked for, or be told by hooks, while all of them
+    have one node here."""
+    if not called and len(_with_gradients(captured)) > 1:
         return None
     calls = [node for node in rank_graph.graph.nodes if node.op not in ("placeholder", "output")]
     if not all(map(can_be_recorded, calls)):
@@ -288,8 +305,12 @@ class _Known:
     places: Sequence[Any]
 
 
-class _Step:
-    """One that runs: what its backward needs."""
+class BoxedCall:
+    """One step, of which forward runs, and then backward: what the latter needs.
+
+    Attributes:
+        spec: what the graph gives, as ``leaves`` are in it.
+    """
 
     def __init__(
         self,
@@ -344,26 +365,34 @@ class _Step:
         return outputs, constant
 
     def backward(
-        self, tangents: Sequence[torch.Tensor | None]
+        self,
+        tangents: Sequence[torch.Tensor | None],
+        *,
+        keeps: bool = False,
+        sums: Mapping[int, torch.Tensor] | None = None,
     ) -> tuple[Sequence[torch.Tensor | None], Sequence[int] | None]:
         """The gradients of what is trained, of the rank's parts of parameters, and which of them
-        are known to be nobody else's; None: gradients as autograd takes them."""
+        are known to be nobody else's; None: gradients as autograd takes them. Those that there are
+        ``sums`` of, by their numbers, are added to these, and are None. With ``keeps`` it may run
+        again."""
         if self._values is None:
             raise RuntimeError(
                 "Trying to backward through the graph a second time: what forward saved is freed "
                 "by then; give retain_graph=True the first time"
             )
-        keeps = _C._autograd._get_current_graph_task_keep_graph()
         if not self.boxed.is_alone:
             tangents = laid_out(tangents, None if self.program is None else self.program.tangents)
-        gradients = self._gradients(tangents, keeps)
+        gradients = self._gradients(tangents, keeps, sums or {})
         if not keeps:
             self._values = self._again = self._recording = None
             self._held = []
         return gradients
 
     def _gradients(
-        self, tangents: Sequence[torch.Tensor | None], keeps: bool
+        self,
+        tangents: Sequence[torch.Tensor | None],
+        keeps: bool,
+        sums: Mapping[int, torch.Tensor],
     ) -> tuple[Sequence[torch.Tensor | None], Sequence[int] | None]:
         assert self._values is not None
         program, recording = self.program, self._recording
@@ -374,13 +403,13 @@ class _Step:
                 self.boxed._give_up(found)
             elif found is not None:
                 self.boxed.keep(self._key, found, recording)
-            return gradients, ()
+            return _added(gradients, sums), ()
         alike = program is not None and program.is_for(tangents)
         if not alike:  # which the next step records
             self.boxed.forget(self._key)
         if differentiable or not alike:
             self._check_versions(range(len(self._values)))
-            return self._by_autograd(tangents, differentiable), None
+            return _added(self._by_autograd(tangents, differentiable), sums), None
         assert program is not None
         self._check_versions(program.needs)
         held = [self._values[number] for number in program.needs]
@@ -389,6 +418,8 @@ class _Step:
         if not keeps:
             self._saved = []
         with self.boxed.below_autograd:
+            if sums:
+                return program.adding(tuple(sums))(held, [*sums.values()]), program.own
             return program.backward(held), program.own
 
     def _by_autograd(
@@ -418,6 +449,17 @@ class _Step:
             )
 
 
+def _added(
+    gradients: Sequence[torch.Tensor | None], sums: Mapping[int, torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
+    """Without those that there are sums of, which are in these."""
+    for number, total in sums.items():
+        gradient = gradients[number]
+        if gradient is not None:
+            total.add_(gradient)
+    return [None if number in sums else found for number, found in enumerate(gradients)]
+
+
 def _getter(numbers: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     if len(numbers) < 2:
         return lambda values: [values[number] for number in numbers]
@@ -439,7 +481,7 @@ class _Boxed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, step: _Step, beside: torch.Tensor, *tensors: torch.Tensor
+        ctx: Any, step: BoxedCall, beside: torch.Tensor, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.step, ctx.beside = step, get_gradient_edge(beside).node
@@ -450,8 +492,9 @@ class _Boxed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
-        step: _Step = ctx.step
-        gradients, own = step.backward(tangents)
+        step: BoxedCall = ctx.step
+        keeps = _C._autograd._get_current_graph_task_keep_graph()
+        gradients, own = step.backward(tangents, keeps=keeps)
         if own is not None:
             tensors, views = step.trained.tensors, step.trained.views
             gradients = gradients_given(ctx, ctx.beside, tensors, views, gradients, own)

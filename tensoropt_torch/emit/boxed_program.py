@@ -45,6 +45,11 @@ class Geometry:
         return True
 
 
+AddingBackward = Callable[
+    [list[torch.Tensor], Sequence[torch.Tensor]], Sequence[torch.Tensor | None]
+]
+
+
 @dataclass(frozen=True)
 class BoxedProgram:
     """What was recorded.
@@ -61,6 +66,8 @@ class BoxedProgram:
         autocast: the casts, by kind of device, under which backward ran.
         held: the numbers of outputs whose memory backward needs.
         own: the numbers of gradients that have memory of their own, and lie as their leaves do.
+        adding: likewise ``backward``, which takes sums besides: it adds the gradients of these
+            numbers to them, each as soon as it is there, and gives None for these.
     """
 
     forward: Callable[..., Sequence[torch.Tensor]]
@@ -72,6 +79,7 @@ class BoxedProgram:
     autocast: Autocast
     held: tuple[int, ...]
     own: tuple[int, ...]
+    adding: Callable[[tuple[int, ...]], AddingBackward]
 
     def is_for(self, tangents: Sequence[torch.Tensor | None]) -> bool:
         """Whether a backward with these gradients, now, is the one that was recorded."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from operator import getitem
 from typing import Any
 
@@ -44,7 +44,9 @@ from tensoropt_torch.emit.recorded_graph import (
     BACKWARD,
     GEOMETRY,
     accumulate_in_place,
+    add_to,
     drop_views,
+    fuse_sums,
     is_view,
     merge_views,
     own_gradients,
@@ -275,10 +277,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         found = [None if node is None else same.get(node, node) for node in found]
         accumulate_in_place(self._graph, found)
         halves = _Halves(self._graph, self._constants, self._inputs)
-        first, second, needs, held = halves.cut(made, found)
+        first, second, needs, held, adding = halves.cut(made, found)
         constant = tuple(n for n, tensor in enumerate(outputs) if not tensor.requires_grad)
         lie, casts = geometry_of(tangents), current_autocast()
-        return BoxedProgram(first, second, needs, len(made), constant, lie, casts, held, own)
+        numbers = needs, len(made), constant
+        return BoxedProgram(first, second, *numbers, lie, casts, held, own, adding)
 
     def _check_outputs(self, made: Sequence[fx.Node]) -> None:
         memories = [node.meta[GEOMETRY].memory for node in made]
@@ -357,6 +360,7 @@ class _Halves:
             second,
             needs,
             tuple(n for n, node in outputs if node.meta[GEOMETRY].memory in memories),
+            cache(partial(self._backward, held, [*remade, *later], gradients)),
         )
 
     def _tangents(self) -> list[fx.Node]:
@@ -388,10 +392,7 @@ class _Halves:
         for node, new in nodes.items():
             new.meta = node.meta
         for node in calls:
-            new = nodes[node] = graph.create_node(node.op, node.target, name=node.name)
-            new.args = map_arg(node.args, nodes.__getitem__)
-            new.kwargs = map_arg(node.kwargs, nodes.__getitem__)
-            new.meta = {**node.meta}
+            nodes[node] = _copied(node, graph, nodes)
         graph.output(tuple(nodes[node] for node in results))
         return self._function(graph, "RecordedForward")
 
@@ -400,21 +401,27 @@ class _Halves:
         held: Sequence[fx.Node],
         calls: Sequence[fx.Node],
         gradients: Sequence[fx.Node | None],
-    ) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]]:
-        """Is left of the graph, which nobody needs any more."""
-        graph = self.graph
-        graph.erase_node(graph.output_node())
-        with graph.inserting_before(next(iter(graph.nodes))):
-            given = graph.placeholder("held")
-            popped = {node: graph.call_method("pop", (given,)) for node in reversed(held)}
-        for node, new in popped.items():
-            node.replace_all_uses_with(new)
+        summed: tuple[int, ...] = (),
+    ) -> Callable[..., Sequence[torch.Tensor | None]]:
+        graph = fx.Graph()
+        given = graph.placeholder("held")
+        sums = graph.placeholder("sums") if summed else None
+        nodes = {node: graph.call_method("pop", (given,)) for node in reversed(held)}
+        for node, new in nodes.items():
             new.meta = node.meta
-        graph.output(tuple(None if n is None else popped.get(n, n) for n in gradients))
-        kept = {given, *popped.values(), *calls, graph.output_node()}
-        for node in reversed(graph.nodes):
-            if node not in kept:
-                graph.erase_node(node)
+        totals: dict[fx.Node | None, list[int]] = {}
+        for place, number in enumerate(summed):
+            totals.setdefault(gradients[number], []).append(place)
+        for node in calls:
+            nodes[node] = _copied(node, graph, nodes)
+            for place in totals.pop(node, ()):
+                add_to(graph.call_function(getitem, (sums, place)), nodes[node])
+        for node, places in totals.items():  # what is given, and nothing
+            for place in places if node is not None else ():
+                add_to(graph.call_function(getitem, (sums, place)), nodes[node])
+        left = [None if number in summed else node for number, node in enumerate(gradients)]
+        graph.output(tuple(None if node is None else nodes[node] for node in left))
+        fuse_sums(graph)
         return self._function(graph, "RecordedBackward")
 
     def _function(self, graph: fx.Graph, name: str) -> Callable[..., Any]:
@@ -426,6 +433,16 @@ class _Halves:
                 quicken(node)
         graph.lint()
         return fx.GraphModule(self.constants, graph, name).forward
+
+
+def _copied(node: fx.Node, graph: fx.Graph, nodes: Mapping[fx.Node, fx.Node]) -> fx.Node:
+    """A call in another graph, where these stand for its operands; without the search
+    for symbols of ``node_copy``."""
+    new = graph.create_node(node.op, node.target, name=node.name)
+    new.args = map_arg(node.args, nodes.__getitem__)
+    new.kwargs = map_arg(node.kwargs, nodes.__getitem__)
+    new.meta = {**node.meta}
+    return new
 
 
 def _cast_by_method(node: fx.Node) -> bool:

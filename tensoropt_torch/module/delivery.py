@@ -64,7 +64,7 @@ class Waiting:
         _check_once()
         gradients = self._take()
         found = [local_tensor(gradient) for gradient in gradients if gradient is not None]
-        if found:
+        if found and not _is_one(factor):
             torch._foreach_mul_(found, factor)
         return gradients
 
@@ -104,6 +104,13 @@ class Deferred:
         run, self.run = self.run, None
         with autocast_off(current_autocast()):
             return run(outer)
+
+
+def _is_one(factor: torch.Tensor) -> bool:
+    """Whether it changes nothing, as of a loss that is differentiated by itself; where it is known
+    without waiting."""
+    is_there = factor.device.type == "cpu" and torch._C._len_torch_dispatch_stack() == 0
+    return is_there and factor.item() == 1.0
 
 
 def _check_once() -> None:

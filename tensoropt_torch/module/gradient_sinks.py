@@ -236,10 +236,18 @@ class StepSink:
         self._kept = kept
         self._late: list[str] = []
 
+    @property
+    def watches(self) -> bool:
+        """Whether it takes any gradient before a program gets it."""
+        return any(map(self._takes, self._borders))
+
+    def _takes(self, parameter: str) -> bool:
+        edge, _ = self._borders[parameter]
+        return edge.summed or parameter in self._kept
+
     def watch(self, parameter: str, node: Any) -> None:
         """See ``Sink``."""
-        edge, _ = self._borders[parameter]
-        if not (edge.summed or parameter in self._kept):
+        if not self._takes(parameter):
             return
 
         def before_program(gradients: Gradients) -> Gradients | None:

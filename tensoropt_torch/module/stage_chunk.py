@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from tensoropt_torch.emit.boxed import BoxedCall, Trained
 from tensoropt_torch.module.gradient_sinks import StepSink
 from tensoropt_torch.module.micro_batched import JoinedOutputs, seed_of
+from tensoropt_torch.module.recorded_flight import RecordedFlight
 from tensoropt_torch.module.stage_part import StageChunk, StagePart
 from tensoropt_torch.runtime import reuse
 
@@ -20,6 +22,7 @@ class Flight:
         self.received: list[torch.Tensor] = []
         self.sent: list[torch.Tensor] = []
         self.ends: dict[int, torch.Tensor] = {}  # outputs that are differentiated, by place
+        self.recorded: RecordedFlight | None = None  # else backward is that of autograd
 
 
 class ChunkStep:
@@ -55,6 +58,7 @@ class ChunkStep:
                 name = variant.captured.sources[number].names[0]
                 self._values[number] = self.leaves[name] = self._values[number].requires_grad_()
         self.sink = StepSink(variant.hooked.borders, self.leaves, kept)
+        self._records = True  # one micro-batch of a step
         self._held: tuple[torch.Tensor, ...] = ()
         self._flights: dict[int, Flight] = {}
         self.outputs = self._no_outputs()
@@ -86,28 +90,66 @@ class ChunkStep:
         values = list(self.chunk.batch.part(self._values, number))
         for crossing, tensor in zip(graph.received, flight.received, strict=True):
             values[self.chunk.places[crossing.name]] = tensor
-        made = self._made(values, seed_of(self._seed, number))
+        seed = seed_of(self._seed, number) if self.chunk.variant.uses_seeds else 0
+        made = self._made(values, seed, flight)
         flight.sent = list(made[len(graph.outputs) :])
         outputs = made[: len(graph.outputs)]
         if self._makes_gradients:
             flight.ends = {
                 place: output
                 for place, output in enumerate(outputs)
-                if isinstance(output, torch.Tensor) and output.requires_grad
+                if isinstance(output, torch.Tensor) and self._has_gradient(flight, output)
             }
         self.outputs.add(number, outputs)
 
-    def _made(self, values: Sequence[Any], seed: int) -> Sequence[Any]:
+    def _has_gradient(self, flight: Flight, tensor: torch.Tensor) -> bool:
+        if flight.recorded is None:
+            return tensor.requires_grad
+        return flight.recorded.has_gradient(tensor)
+
+    def _made(self, values: Sequence[Any], seed: int, flight: Flight) -> Sequence[Any]:
         variant = self.chunk.variant
         if not self._makes_gradients:
             with torch.no_grad():
                 return variant.forward(*values, seed)
+        call = self._recorded(values, seed, flight.received)
+        if call is not None:
+            flight.recorded = RecordedFlight(call)
+            return flight.recorded.made
         watched = self.sink.reduced.watched(values, self.leaves)
         with reuse.ReuseRegistry(variant.plan.settings.overlap, variant.name_of):
             made: Sequence[Any] = variant.hooked.body.forward(
                 *watched, seed, *self._held, self.sink
             )
         return made
+
+    def _recorded(
+        self, values: Sequence[Any], seed: int, received: Sequence[torch.Tensor]
+    ) -> BoxedCall | None:
+        """The call of the graph as two functions; None: it runs under autograd, as where gradients
+        pass the sink. The first in a step that nothing is recorded for is recorded."""
+        variant, crossings = self.chunk.variant, self.chunk.graph.received
+        boxed = variant.boxed
+        if boxed is None or self.sink.watches or variant.hooked.head is not None:
+            return None
+        numbers = [number for number, _ in variant.trained()]
+        leaves = [*zip(numbers, self.leaves.values(), strict=True)]
+        leaves += [
+            (self.chunk.places[crossing.name], tensor)
+            for crossing, tensor in zip(crossings, received, strict=True)
+            if crossing.has_gradient
+        ]
+        rest = boxed.changed
+
+        def again() -> Any:
+            own = [v.clone() if n in rest else v for n, v in enumerate([*values, seed])]
+            with variant.registry():
+                return variant.graph.forward(*own)
+
+        trained = Trained.of([(number, leaf, None) for number, leaf in leaves])
+        call = boxed.call([*values, seed], trained, again, records=self._records)
+        self._records = self._records and (call is None or call.program is not None)
+        return call
 
     def backward(
         self,
@@ -127,7 +169,7 @@ class ChunkStep:
         pairs: list[tuple[torch.Tensor, torch.Tensor | None]] = [
             (tensor, gradient)
             for tensor, gradient in zip(trained, gradients, strict=True)
-            if tensor.requires_grad
+            if self._has_gradient(flight, tensor)
         ]
         pairs += [
             (flight.ends[place], gradient)
@@ -135,9 +177,31 @@ class ChunkStep:
             if place in flight.ends
         ]
         flight.sent, flight.ends = [], {}
-        if pairs:
-            tensors, of_tensors = zip(*pairs, strict=True)
-            torch.autograd.backward(list(tensors), list(of_tensors))
+        if not pairs:
+            return
+        if flight.recorded is not None:
+            recorded, flight.recorded = flight.recorded, None
+            self._backward_recorded(recorded, pairs, flight.received)
+            return
+        tensors, of_tensors = zip(*pairs, strict=True)
+        torch.autograd.backward(list(tensors), list(of_tensors))
+
+    def _backward_recorded(
+        self,
+        recorded: RecordedFlight,
+        pairs: Sequence[tuple[torch.Tensor, torch.Tensor | None]],
+        received: Sequence[torch.Tensor],
+    ) -> None:
+        found = self.sink.reduced.found
+        sums = {n: found[name] for n, name in enumerate(self.leaves) if name in found}
+        gradients = iter(recorded.backward(pairs, sums))
+        for name, leaf in self.leaves.items():
+            gradient = next(gradients)
+            if gradient is not None:
+                self.sink.reduced.add(name, gradient, leaf.stride())
+        for crossing, tensor in zip(self.chunk.graph.received, received, strict=True):
+            if crossing.has_gradient:
+                tensor.grad = next(gradients)
 
     def gradients_to_send(self, number: int) -> list[torch.Tensor]:
         """Of what was received, with which the micro-batch is done here."""

@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from tensoropt_torch.batches import batch_rows
+from tensoropt_torch.emit.boxed import boxed_step
+from tensoropt_torch.emit.quick_calls import quick_forward
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure
@@ -249,4 +251,7 @@ class StageMaker:
         given = {n: tables[n] for n in part.captured.constants if n in tables}
         runs = part, emitted, self.root, given, writer.uses_seeds, groups.name
         variant = variant_of(*runs, whole_inputs=True)
+        variant.forward = quick_forward(emitted)
+        own_numbers, registry = variant.own_numbers, variant.registry
+        variant.boxed = boxed_step(emitted, own_numbers, part.captured, registry, called=True)
         return chunk_of(graph, part, variant)

@@ -16,6 +16,7 @@ from tensoropt_torch.module.stage_part import StagePart
 from tensoropt_torch.module.stage_transfers import StageTransfers
 from tensoropt_torch.parameters.kept_gradients import reduce_before_adding
 from tensoropt_torch.parameters.local_parts import local_tensor
+from tensoropt_torch.parameters.written_parts import WrittenParts
 from tensoropt_torch.program.schedule import Deliver, Hold, Join, ReduceGradients, Release, Repeat
 from tensoropt_torch.program.stage_schedules import (
     AwaitSends,
@@ -63,6 +64,8 @@ class StageStep:
         self._adds_kept = adds_kept
         tied = {tied.name for tied in part.tied}
         kept = frozenset() if reduces else frozenset(part.parameters.keys() - tied)
+        own = [t for chunk in part.chunks for t in chunk.variant.own_tensors()]
+        self._written = WrittenParts(own if part.schedule.is_deferred else ())
         self._chunks = [ChunkStep(chunk, part, inputs, seed, kept) for chunk in part.chunks]
         self._transfers = self._transfers_of(part.schedule.call)
         self._gradients: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
@@ -140,6 +143,7 @@ class StageStep:
         else:
             owed = Waiting(places.index(part.loss), self._gradients_made, self._keeps)
         found = delivered(owed, [outputs[index] for index in places], leaves)
+        self._written.watch(found)
         if self._adds_kept:
             reduce_before_adding(parameters)
         for index, tensor in zip(places, found, strict=True):

@@ -1,0 +1,49 @@
+"""A micro-batch of a stage whose forward and backward are two functions, without autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tensoropt_torch.emit.boxed import BoxedCall
+
+
+class RecordedFlight:
+    """A micro-batch whose forward and backward are functions, see ``emit/boxed.py``.
+
+    Attributes:
+        made: what the graph gives.
+    """
+
+    def __init__(self, call: BoxedCall) -> None:
+        self._call = call
+        outputs, constant = call.forward()
+        self.made: Sequence[Any] = pytree.tree_unflatten(call.leaves(outputs), call.spec)
+        self._numbers = {id(output): number for number, output in enumerate(outputs)}
+        self._constant = {*constant}
+        self._outputs = outputs
+
+    def has_gradient(self, tensor: torch.Tensor) -> bool:
+        """Whether one of what was made depends on anything that is trained."""
+        return self._numbers[id(tensor)] not in self._constant
+
+    def backward(
+        self,
+        pairs: Sequence[tuple[torch.Tensor, torch.Tensor | None]],
+        sums: Mapping[int, torch.Tensor],
+    ) -> Sequence[torch.Tensor | None]:
+        """The gradients of what is trained, for those of these outputs, but for those that are
+        added to sums."""
+        tangents: list[torch.Tensor | None] = [None] * len(self._outputs)
+        for tensor, gradient in pairs:
+            number = self._numbers[id(tensor)]
+            given = torch.ones_like(tensor) if gradient is None else gradient
+            before = tangents[number]
+            tangents[number] = given if before is None else before + given
+        self.made, self._outputs = (), []
+        with torch.no_grad():
+            gradients, _ = self._call.backward(tangents, sums=sums)
+        return gradients

@@ -1,0 +1,28 @@
+"""Micro-batches of stages as two functions: the numbers of those that run operator by operator."""
+
+from __future__ import annotations
+
+from tests.distributed.harness import run_ranks
+from tests.distributed.staged import Pipeline
+
+HERE = "tests.distributed.recorded_stages:"
+
+PIPELINES = [
+    Pipeline("skips", {"stages": 2, "micro_batches": 8}, "adamw", rows=8),
+    Pipeline("skips", {"stages": 2, "micro_batches": 4, "schedule": "gpipe"}, "adamw"),
+    Pipeline("drops", {"stages": 2, "micro_batches": 4}),
+    Pipeline("gpt_tied", {"stages": 2, "micro_batches": 4}, "adamw", clip=0.1),
+    Pipeline("llama", {"stages": 2, "micro_batches": 2, "schedule": "interleaved", "chunks": 2}),
+]
+
+
+def test_recorded_micro_batches_are_those_of_operators_one_by_one() -> None:
+    for found in run_ranks(2, f"{HERE}all_compared", PIPELINES):
+        for pipeline, (texts, programs, reasons) in zip(PIPELINES, found, strict=True):
+            assert not texts, (pipeline, texts)
+            assert programs == [1] * len(programs) and not any(reasons), (pipeline, reasons)
+
+
+def test_what_was_changed_before_backward_is_an_error() -> None:
+    for words in run_ranks(2, f"{HERE}written_between"):
+        assert "modified by an inplace operation" in words

@@ -1,0 +1,72 @@
+"""Stages whose micro-batches are recorded and called again, beside others that run one by one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensoropt_torch import find_stages, parallelize
+from tensoropt_torch.emit.boxed import BoxedStep
+from tensoropt_torch.module.parallel_module import programs_of
+from tensoropt_torch.module.staged import StagedModule, StagePrograms
+from tests.distributed.models import Case
+from tests.distributed.staged import Pipeline, differences, trained
+from tests.stages.models import make
+
+
+def chunks_of(parallel: StagedModule) -> list[Any]:
+    programs = programs_of(parallel)
+    assert isinstance(programs, StagePrograms)
+    return [chunk.variant for part in programs._calls._parts.values() for chunk in part.chunks]
+
+
+def compared(pipeline: Pipeline) -> tuple[list[str], list[int], list[str]]:
+    """What differs, how many programs each chunk of this rank has, and why one has none."""
+    case = make(pipeline.model, pipeline.dtype, pipeline.rows)
+    other = copy.deepcopy(case)
+    plan = find_stages(case.model, case.args, **case.keywords, **pipeline.options)
+    found: list[Mapping[str, torch.Tensor]] = []
+    programs: list[int] = []
+    reasons: list[str] = []
+    for one, is_recorded in ((case, True), (other, False)):
+        torch.manual_seed(3)
+        parallel = parallelize(one.model, plan, one.args, **one.keywords)
+        assert isinstance(parallel, StagedModule)
+        if not is_recorded:
+            for variant in chunks_of(parallel):
+                variant.boxed = None
+        alone = Case(nn.Identity(), one.args, one.loss_fn, one.targets)
+        found.append(trained(pipeline, parallel, alone))
+        if is_recorded:
+            boxed: list[BoxedStep] = [variant.boxed for variant in chunks_of(parallel)]
+            programs = [len(step._programs) for step in boxed]
+            reasons = [step.reason for step in boxed]
+    return [*differences([dict(found[0])], dict(found[1]), 1e-12)], programs, reasons
+
+
+def all_compared(pipelines: Sequence[Pipeline]) -> list[tuple[list[str], list[int], list[str]]]:
+    """Of several."""
+    return [compared(pipeline) for pipeline in pipelines]
+
+
+def written_between(_: Any = None) -> str:
+    """What is said where a parameter is changed between forward and a backward that needs it."""
+    case = make("skips")
+    options: dict[str, Any] = {"stages": 2, "micro_batches": 2, "schedule": "gpipe"}
+    plan = find_stages(case.model, case.args, **case.keywords, **options)
+    parallel = parallelize(case.model, plan, case.args, **case.keywords)
+    for _ in range(2):  # of which the second is called again
+        parallel(*case.args).backward()
+    loss = parallel(*case.args)
+    with torch.no_grad():
+        for parameter in parallel.parameters():
+            parameter.mul_(2)
+    try:
+        loss.backward()
+    except Exception as error:  # of the other rank, maybe
+        return str(error)
+    return ""
