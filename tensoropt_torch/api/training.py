@@ -124,9 +124,9 @@ def parallelize(
     smaller = on_all_ranks(lambda: _smaller(on_out_of_memory, compile, one_process_random))
     agree_or_raise("on_out_of_memory", on_out_of_memory, "give the same on every rank")
     if isinstance(plan, StagedPlan):
-        refused = {"compile": compile, "one_process_random": one_process_random}
+        refused = {"one_process_random": one_process_random}
         refused |= {"on_out_of_memory": on_out_of_memory if smaller else False}
-        return staging.stages_of(example, plan, device, weights, refused, options)
+        return staging.stages_of(example, plan, device, weights, refused, options, compile)
     captured = on_all_ranks(lambda: model_of(plan, example))
     module_of_model = as_module(example.model)
     on_all_ranks(lambda: check_not_shared(module_of_model))

@@ -19,7 +19,7 @@ compiler makes of the parts between, which may differ in shape from rank to rank
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any
@@ -49,6 +49,8 @@ from tensoropt_torch.units import format_duration
 
 log = get_logger(__name__)
 
+Together = Callable[[Callable[[], Any]], Any]  # runs it on all, and fails on all, if on any
+
 LEAST_OPERATORS = 2  # of a part; one alone is a kernel already
 GRADIENT_BYTES = 25 * 2**20  # of a part, as in DistributedDataParallel
 
@@ -70,11 +72,13 @@ _LOCAL = frozenset(
 class CompiledPart(nn.Module):
     """Some operators of a rank's graph, compiled when they first run.
 
-    That is collective: whatever the compiler meets on one rank is an error on all.
+    That is collective: whatever the compiler meets on one rank is an error on all that run the
+    graph, as ``together`` sees to it.
     """
 
-    def __init__(self, graph: fx.GraphModule, options: CompileOptions) -> None:
+    def __init__(self, graph: fx.GraphModule, options: CompileOptions, together: Together) -> None:
         super().__init__()
+        self._together = together
         mode = options.mode if options.backend == INDUCTOR else None
         self._compiled = torch.compile(
             graph.forward, backend=options.backend, mode=mode, fullgraph=True, dynamic=False
@@ -89,7 +93,7 @@ class CompiledPart(nn.Module):
             outputs: tuple[Any, ...] = self._compiled(*inputs)
             return outputs
         begin = time.perf_counter()
-        outputs = on_all_ranks(lambda: self._first_run(inputs))
+        outputs = self._together(lambda: self._first_run(inputs))
         self._seen.add(gradients)
         duration = format_duration(time.perf_counter() - begin)
         log.info("compiled %d operators in %s", self.num_operators, duration)
@@ -102,9 +106,12 @@ class CompiledPart(nn.Module):
         return outputs
 
 
-def compiled(rank_graph: fx.GraphModule, options: CompileOptions) -> fx.GraphModule:
-    """The graph of a rank with its parts compiled; nodes that stay keep what ``meta`` says."""
-    return _Cutter(rank_graph, options).cut()
+def compiled(
+    rank_graph: fx.GraphModule, options: CompileOptions, together: Together = on_all_ranks
+) -> fx.GraphModule:
+    """The graph of a rank with its parts compiled, ``together`` with all ranks that run it; nodes
+    that stay keep what ``meta`` says."""
+    return _Cutter(rank_graph, options, together).cut()
 
 
 def compiled_parts(rank_graph: fx.GraphModule) -> list[CompiledPart]:
@@ -127,6 +134,7 @@ class _Cutter:
 
     old: fx.GraphModule
     options: CompileOptions
+    together: Together
     _graph: fx.Graph = field(default_factory=fx.Graph)
     _root: nn.Module = field(default_factory=nn.Module)
     _nodes: dict[fx.Node, fx.Node] = field(default_factory=dict)  # those that were copied
@@ -199,7 +207,7 @@ class _Cutter:
         given = [self._given(node) for node in inputs]
         draws = any(node.target is call_seeded for node in part)
         module = _written(part, inputs, outputs, self._step_seed() if draws else None)
-        self._root.add_module(name, CompiledPart(module, self.options))
+        self._root.add_module(name, CompiledPart(module, self.options, self.together))
         call = self._graph.call_module(name, tuple(given))
         for index, node in enumerate(outputs):
             self._nodes[node] = self._graph.call_function(getitem, (call, index))

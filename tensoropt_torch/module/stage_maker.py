@@ -11,6 +11,8 @@ from torch import nn
 
 from tensoropt_torch.batches import batch_rows
 from tensoropt_torch.emit.boxed import boxed_step
+from tensoropt_torch.emit.compilation import compiled
+from tensoropt_torch.emit.compiler import CompileOptions
 from tensoropt_torch.emit.quick_calls import quick_forward
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
@@ -42,6 +44,9 @@ from tensoropt_torch.values.weights import WeightSource, of_first_rank
 class StageMaker:
     """Makes what one rank has of the model and runs.
 
+    Args:
+        compiler: compiles what a part computes; None: nothing does.
+
     Attributes:
         groups: of the job.
         agreement: of the ranks on what they call.
@@ -51,9 +56,15 @@ class StageMaker:
     """
 
     def __init__(
-        self, model: nn.Module, captured: CapturedModel, plan: StagedPlan, device: torch.device
+        self,
+        model: nn.Module,
+        captured: CapturedModel,
+        plan: StagedPlan,
+        device: torch.device,
+        compiler: CompileOptions | None = None,
     ) -> None:
         self._model = model
+        self._compiler = compiler
         self._plan = plan
         self._device = device
         self._captured, self._graphs = plan.cut(captured)
@@ -248,10 +259,13 @@ class StageMaker:
         groups = self.groups
         writer = part.emitter(self._device, groups.name, first_draw=own.first_draw)
         emitted = writer.emit()
+        if self._compiler is not None:
+            emitted = compiled(emitted, self._compiler, groups.together)
         given = {n: tables[n] for n in part.captured.constants if n in tables}
         runs = part, emitted, self.root, given, writer.uses_seeds, groups.name
         variant = variant_of(*runs, whole_inputs=True)
         variant.forward = quick_forward(emitted)
-        own_numbers, registry = variant.own_numbers, variant.registry
-        variant.boxed = boxed_step(emitted, own_numbers, part.captured, registry, called=True)
+        if self._compiler is None:
+            own = variant.own_numbers, part.captured, variant.registry
+            variant.boxed = boxed_step(emitted, *own, called=True)
         return chunk_of(graph, part, variant)

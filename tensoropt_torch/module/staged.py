@@ -16,6 +16,7 @@ from torch.utils import checkpoint
 from tensoropt_torch.calls.attribute_watch import AttributeWatch
 from tensoropt_torch.calls.capture_check import CaptureCheck, ComparedBefore
 from tensoropt_torch.collector import without_collections
+from tensoropt_torch.emit.compiler import CUDA_GRAPHS, Compile, CompileOptions, compiler_of
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, as_module
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
@@ -50,6 +51,7 @@ def parallelize_stages(
     options: StageVariantOptions,
     check_capture: bool = True,
     compared: ComparedBefore | None = None,
+    compile: Compile = False,
 ) -> StagedModule:
     """The module that runs this rank's stage of ``plan``. Collective.
 
@@ -63,7 +65,8 @@ def parallelize_stages(
     agree_or_raise("plan", plan.hash, "plan once on rank 0: find_stages gives all ranks the same")
     on_all_ranks(lambda: plan.check_model(captured))
     on_all_ranks(lambda: check_hooks(model, captured.hooks))
-    maker = StageMaker(model, captured, plan, device)
+    compiler = on_all_ranks(lambda: _compiler_of(compile, device))
+    maker = StageMaker(model, captured, plan, device, compiler)
     maker.load(weights or WeightSource())
     base = maker.base()
     storage = ModuleStorage(maker.root)
@@ -76,6 +79,20 @@ def parallelize_stages(
     agree_on_infinite_gradients()
     watch_norms_of_stages()
     return module
+
+
+def _compiler_of(compile: Compile, device: torch.device) -> CompileOptions | None:
+    compiler = compiler_of(compile)
+    if compiler is None:
+        return None
+    compiler.check_device(device)
+    if compiler.patches.get(CUDA_GRAPHS) or compiler.collectives != "plan":
+        raise TensorOptError(
+            f"compile={compile!r} is not for plans in stages, whose micro-batches wait for each "
+            "other's memory, and whose collectives stay as they are; give compile=True, or "
+            "'max-autotune-no-cudagraphs'"
+        )
+    return compiler
 
 
 def _check_world(plan: StagedPlan) -> None:

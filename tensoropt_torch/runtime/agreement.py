@@ -43,10 +43,11 @@ def gather(item: T, group: dist.ProcessGroup | None = None) -> list[T]:
     return [i for i in items if i is not None]
 
 
-def on_all_ranks(action: Callable[[], T]) -> T:
-    """Run ``action`` on every rank; if it fails on any, fail on all.
+def on_all_ranks(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
+    """Run ``action`` on every rank of a group, by default of the job; if it fails on any, fail on
+    all.
 
-    Collective. A user's mistake (``ValueError``) is raised as TensorOptError
+    Collective in it. A user's mistake (``ValueError``) is raised as TensorOptError
     that names the rank it comes from, anything else as RuntimeError.
     """
     result: T | None = None
@@ -57,7 +58,7 @@ def on_all_ranks(action: Callable[[], T]) -> T:
         raise
     except Exception as caught:
         error = caught
-    reports = gather((isinstance(error, ValueError), str(error) if error else ""))
+    reports = gather((isinstance(error, ValueError), str(error) if error else ""), group)
     failed = [rank for rank, (_, text) in enumerate(reports) if text]
     if error is None and not failed:
         return result  # type: ignore[return-value]

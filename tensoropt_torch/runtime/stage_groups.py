@@ -8,7 +8,7 @@ all stages, a **column**, are a group along the first.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.runtime.agreement import gather
+from tensoropt_torch.runtime.agreement import gather, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.meshes import is_mesh_of_job, make_group, mesh_axes_of
 
@@ -94,6 +94,12 @@ class StageGroups:
         if self.devices_of_stage == 1:
             return [item]
         return gather(item, self._all.group(self._stage_axes << 1))
+
+    def together(self, action: Callable[[], T]) -> T:
+        """As ``on_all_ranks``, of this rank's stage. Collective in it."""
+        if self.devices_of_stage == 1:
+            return action()
+        return on_all_ranks(action, self._all.group(self._stage_axes << 1))
 
     def control(self) -> dist.ProcessGroup | None:
         """A new group of the whole job, see ``AxisGroups``. Collective."""

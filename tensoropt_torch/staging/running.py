@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tensoropt_torch import measure
+from tensoropt_torch.emit.compiler import Compile
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, as_module
 from tensoropt_torch.module.shared import check_not_shared, note_parameters
@@ -29,6 +30,7 @@ def stages_of(
     weights: WeightSource | None,
     refused: Mapping[str, Any],
     options: VariantOptions,
+    compile: Compile = False,
 ) -> StagedModule:
     """The module of this rank's stage. Collective; of what is ``refused`` none may be asked for."""
 
@@ -55,6 +57,7 @@ def stages_of(
         options=StageVariantOptions(find_pinned_stages, options.shapes, options.max_variants),
         check_capture=options.check_capture,
         compared=compared,
+        compile=compile,
     )
     note_parameters(model, parallel)
     return parallel

@@ -11,8 +11,10 @@ from torch import nn
 
 from tensoropt_torch import find_stages, parallelize
 from tensoropt_torch.emit.boxed import BoxedStep
+from tensoropt_torch.emit.compilation import compiled_parts
 from tensoropt_torch.module.parallel_module import programs_of
 from tensoropt_torch.module.staged import StagedModule, StagePrograms
+from tensoropt_torch.runtime.agreement import gather
 from tests.distributed.models import Case
 from tests.distributed.staged import Pipeline, differences, trained
 from tests.stages.models import make
@@ -51,6 +53,23 @@ def compared(pipeline: Pipeline) -> tuple[list[str], list[int], list[str]]:
 def all_compared(pipelines: Sequence[Pipeline]) -> list[tuple[list[str], list[int], list[str]]]:
     """Of several."""
     return [compared(pipeline) for pipeline in pipelines]
+
+
+def compiled(given: tuple[Pipeline, str]) -> tuple[list[str], list[int]]:
+    """What differs in compiled stages, and how many operators of each chunk are compiled."""
+    pipeline, backend = given
+    case = make(pipeline.model, pipeline.dtype, pipeline.rows)
+    one = copy.deepcopy(case)
+    plan = find_stages(case.model, case.args, **case.keywords, **pipeline.options)
+    torch.manual_seed(3)
+    parallel = parallelize(case.model, plan, case.args, compile=backend, **case.keywords)
+    assert isinstance(parallel, StagedModule)
+    alone = Case(nn.Identity(), case.args, case.loss_fn, case.targets)
+    got = gather(trained(pipeline, parallel, alone))
+    torch.manual_seed(3)
+    expected = trained(pipeline, one.model, one)
+    parts = [compiled_parts(variant.graph) for variant in chunks_of(parallel)]
+    return [*differences(got, expected, 1e-8)], [sum(p.num_operators for p in q) for q in parts]
 
 
 def written_between(_: Any = None) -> str:

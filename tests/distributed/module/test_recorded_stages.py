@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.distributed.harness import run_ranks
 from tests.distributed.staged import Pipeline
 
 HERE = "tests.distributed.recorded_stages:"
 
+ON_MORE = [(4, "aot_eager"), (2, "inductor")]
 PIPELINES = [
     Pipeline("skips", {"stages": 2, "micro_batches": 8}, "adamw", rows=8),
     Pipeline("skips", {"stages": 2, "micro_batches": 4, "schedule": "gpipe"}, "adamw"),
@@ -21,6 +24,17 @@ def test_recorded_micro_batches_are_those_of_operators_one_by_one() -> None:
         for pipeline, (texts, programs, reasons) in zip(PIPELINES, found, strict=True):
             assert not texts, (pipeline, texts)
             assert programs == [1] * len(programs) and not any(reasons), (pipeline, reasons)
+
+
+@pytest.mark.parametrize(
+    ("world", "backend"),
+    [(2, "aot_eager"), *(pytest.param(*c, marks=pytest.mark.slow) for c in ON_MORE)],
+)
+def test_compiled_stages_train_as_one_process(world: int, backend: str) -> None:
+    pipeline = Pipeline("skips", {"stages": 2, "micro_batches": 4}, "adamw", clip=0.1)
+    for texts, compiled in run_ranks(world, f"{HERE}compiled", (pipeline, backend), 300):
+        assert not texts, texts
+        assert all(count > 2 for count in compiled)
 
 
 def test_what_was_changed_before_backward_is_an_error() -> None:

@@ -82,7 +82,7 @@ def test_states_have_each_tensor_that_later_stages_share_once(cuts: list[str]) -
 
 WORDS = {
     "other calls": "the ranks call the module differently: rank 0 with training mode",
-    "compile": "compile=True is not for plans in stages",
+    "compile": "runs steps as CUDA graphs, and the device is 'cpu'",
     "one process": "one_process_random=True is not for plans in stages",
     "pin": "pin= is not for plans in stages",
     "schedule": "the interleaved schedule has 2 chunks or more",
