@@ -124,7 +124,7 @@ def parallelize(
     smaller = on_all_ranks(lambda: _smaller(on_out_of_memory, compile, one_process_random))
     agree_or_raise("on_out_of_memory", on_out_of_memory, "give the same on every rank")
     if isinstance(plan, StagedPlan):
-        refused = {"one_process_random": one_process_random}
+        refused: dict[str, Any] = {"one_process_random": one_process_random}
         refused |= {"on_out_of_memory": on_out_of_memory if smaller else False}
         return staging.stages_of(example, plan, device, weights, refused, options, compile)
     captured = on_all_ranks(lambda: model_of(plan, example))

@@ -266,6 +266,6 @@ class StageMaker:
         variant = variant_of(*runs, whole_inputs=True)
         variant.forward = quick_forward(emitted)
         if self._compiler is None:
-            own = variant.own_numbers, part.captured, variant.registry
-            variant.boxed = boxed_step(emitted, *own, called=True)
+            numbers, registry = variant.own_numbers, variant.registry
+            variant.boxed = boxed_step(emitted, numbers, part.captured, registry, called=True)
         return chunk_of(graph, part, variant)
