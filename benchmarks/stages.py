@@ -7,7 +7,8 @@ A language model trains in the same processes in turn: ``in stages``, cut into a
 are processes, under 1F1B; ``by hand``, with ``torch.distributed.pipelining``, the same cuts,
 schedule and number of micro-batches; and ``without stages``, what ``find_strategy`` gives, which
 has run its best plans here. All with Adam (foreach off) and one global batch. Ratios are those of
-one turn. The step ``in stages`` is simulated from what forwards and backwards took and the rate of
+one turn: of times, and of the processor's seconds of the rank that takes most of them, which
+what else the machine does changes less. The step ``in stages`` is simulated from what forwards and backwards took and the rate of
 the link, and compared with what it took. ``load`` is the machine's load average (1 minute) before
 and after: beside other jobs steps of all kinds take longer. Writes its entries of
 benchmarks/results/stages.json.
@@ -238,6 +239,13 @@ def simulated(parallel: nn.Module) -> dict[str, Any]:
     return ratio_figures(ratios)
 
 
+def most(value: float) -> float:
+    """Of all ranks."""
+    found = torch.tensor(value)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return float(found)
+
+
 def measure(_: str) -> dict[str, Any]:
     """Rows by label."""
     load = [os.getloadavg()[0]]
@@ -252,14 +260,18 @@ def measure(_: str) -> dict[str, Any]:
     for label, found in losses.items():
         assert all(abs(a - b) < 1e-3 for a, b in zip(found, first, strict=True)), (label, losses)
     seconds: dict[str, list[float]] = {label: [] for label in steps}
+    processor: dict[str, list[float]] = {label: [] for label in steps}
     for turn in range(TURNS):
         order: Sequence[str] = list(steps) if turn % 2 else list(reversed(steps))
         for label in order:
+            began = time.process_time()
             seconds[label].append(mean_time(steps[label], STEPS))
+            processor[label].append(most(time.process_time() - began))
     rows: dict[str, Any] = {}
     for label in ("by hand", "without stages"):
-        pairs = zip(seconds["in stages"], seconds[label], strict=True)
-        rows[f"in stages to {label}"] = ratio_figures([a / b for a, b in pairs])
+        for what, found in (("", seconds), (", processor", processor)):
+            pairs = zip(found["in stages"], found[label], strict=True)
+            rows[f"in stages to {label}{what}"] = ratio_figures([a / b for a, b in pairs])
     rows["simulated to measured"] = simulated(parallel)
     load.append(os.getloadavg()[0])
     medians = {label: statistics.median(found) for label, found in seconds.items()}

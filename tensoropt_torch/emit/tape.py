@@ -416,9 +416,10 @@ class _Halves:
             nodes[node] = _copied(node, graph, nodes)
             for place in totals.pop(node, ()):
                 add_to(graph.call_function(getitem, (sums, place)), nodes[node])
-        for gradient, places in totals.items():  # what is given, and nothing
-            for place in places if gradient is not None else ():
-                add_to(graph.call_function(getitem, (sums, place)), nodes[gradient])
+        for gradient, places in totals.items():  # what is given
+            for place in places:
+                if gradient is not None:
+                    add_to(graph.call_function(getitem, (sums, place)), nodes[gradient])
         left = [None if number in summed else node for number, node in enumerate(gradients)]
         graph.output(tuple(None if node is None else nodes[node] for node in left))
         fuse_sums(graph)
