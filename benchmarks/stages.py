@@ -8,10 +8,10 @@ are processes, under 1F1B; ``by hand``, with ``torch.distributed.pipelining``, t
 schedule and number of micro-batches; and ``without stages``, what ``find_strategy`` gives, which
 has run its best plans here. All with Adam (foreach off) and one global batch. Ratios are those of
 one turn: of times, and of the processor's seconds of the rank that takes most of them, which
-what else the machine does changes less. The step ``in stages`` is simulated from what forwards and backwards took and the rate of
-the link, and compared with what it took. ``load`` is the machine's load average (1 minute) before
-and after: beside other jobs steps of all kinds take longer. Writes its entries of
-benchmarks/results/stages.json.
+what else the machine does changes less. The step ``in stages`` is simulated from what forwards
+and backwards took and the rate of the link, and compared with what it took. ``load`` is the
+machine's load average (1 minute) before and after: beside other jobs steps of all kinds take
+longer. Writes its entries of benchmarks/results/stages.json.
 """
 
 from __future__ import annotations
