@@ -16,7 +16,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure.kept.files import is_written, read_or, write_atomically
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, StagedPlan, any_of_json, load_any
 from tensoropt_torch.runtime.agreement import agree_on_model, from_first_rank, on_all_ranks
 from tensoropt_torch.runtime.job import check_group
 from tensoropt_torch.tasks import (
@@ -42,7 +42,7 @@ def plan_of_job(
     counts: Sequence[int] = (),
     memory_limit: float | None = None,
     **keywords: Unpack[PlanningKeywords],
-) -> Plan:
+) -> Plan | StagedPlan:
     """The plan for as many processes as run: the one that an earlier start has kept in
     ``folder``, or one that ``find_strategy`` picks now. Collective.
 
@@ -62,13 +62,7 @@ def plan_of_job(
         check_memory_limit(memory_limit)
         if counts:
             check_counts(counts)
-        planning = planning_of(keywords)
-        if planning.max_stages > 1:
-            raise TensorOptError(
-                f"plan_of_job() got max_stages={planning.max_stages}, but keeps none in stages; "
-                "leave it out"
-            )
-        return example_of(model, args, kwargs, keywords), planning
+        return example_of(model, args, kwargs, keywords), planning_of(keywords)
 
     example, planning = on_all_ranks(asked)
     captured = on_all_ranks(example.capture)
@@ -86,10 +80,8 @@ def plan_of_job(
 
 def _found(
     count: int, example: Example, planning: PlanningOptions, memory_limit: float | None
-) -> Plan:
-    plan = find_strategy(example, memory_limit=memory_limit, num_devices=count, planning=planning)
-    assert isinstance(plan, Plan)  # without stages, which are refused
-    return plan
+) -> Plan | StagedPlan:
+    return find_strategy(example, memory_limit=memory_limit, num_devices=count, planning=planning)
 
 
 def _find(
@@ -122,7 +114,7 @@ class _KeptPlans:
         self._captured = captured
         self._digest = hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    def load(self, count: int) -> Plan | None:
+    def load(self, count: int) -> Plan | StagedPlan | None:
         """The plan that rank 0 finds; None: there is none that can be read. Collective."""
 
         def text() -> tuple[str | None]:
@@ -132,16 +124,16 @@ class _KeptPlans:
             return (read_or(None, lambda: self._checked(path).to_json(), "it is found again"),)
 
         (found,) = from_first_rank(text)
-        return None if found is None else Plan.from_json(found).with_model(self._captured)
+        return None if found is None else any_of_json(found).with_model(self._captured)
 
-    def save(self, plan: Plan) -> None:
+    def save(self, plan: Plan | StagedPlan) -> None:
         """Raises TensorOptError: it cannot be written."""
         write_atomically(self._path(plan.num_devices), plan.to_json())
 
     def _path(self, count: int) -> Path:
         return self._folder / f"{count}-{self._digest}.json"
 
-    def _checked(self, path: Path) -> Plan:
-        plan = Plan.load(path)
+    def _checked(self, path: Path) -> Plan | StagedPlan:
+        plan = load_any(path)
         plan.check_model(self._captured)
         return plan

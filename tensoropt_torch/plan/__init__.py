@@ -2,7 +2,7 @@
 
 from tensoropt_torch.plan.parts import PlanPart, VariantStrategy
 from tensoropt_torch.plan.plan import Plan
-from tensoropt_torch.plan.staged import StagedPlan, StagePlan, load_any
+from tensoropt_torch.plan.staged import StagedPlan, StagePlan, any_of_json, load_any
 from tensoropt_torch.space.choices import Choices
 from tensoropt_torch.space.constraints import Constraint, Pins, constraints_of
 from tensoropt_torch.space.options import ReduceDType
@@ -34,6 +34,7 @@ __all__ = [
     "StagedPlan",
     "StateDType",
     "VariantStrategy",
+    "any_of_json",
     "constraints_of",
     "default_max_configs",
     "load_any",

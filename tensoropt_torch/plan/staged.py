@@ -238,7 +238,15 @@ def load_any(path: str | Path) -> Plan | StagedPlan:
     Raises:
         TensorOptError: the file cannot be read, or has none.
     """
-    text, where = read_plan(path), f"plan file '{path}'"
+    return any_of_json(read_plan(path), f"plan file '{path}'")
+
+
+def any_of_json(text: str, where: str = "the text") -> Plan | StagedPlan:
+    """The plan of either kind of a text that ``to_json`` has written.
+
+    Raises:
+        TensorOptError: naming ``where``; the text has none.
+    """
     if is_staged(text):
         return StagedPlan.from_json(text, where)
     return Plan.from_json(text, where)
