@@ -28,6 +28,9 @@ def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int,
         (["profile", "m.py:f", "--counts", "1,two"], "'1,two' are no numbers of devices; give"),
         (["report", "m.py:f", "--memory-limit", "GiB"], "'GiB' is no number of bytes; give"),
         (["plna"], "invalid choice: 'plna' (choose from"),
+        (["profile", "m.py:f", "--devices", "4"], "4 is not for this command: numbers of devices"),
+        (["tradeoffs", "m.py:f", "--devices", "4"], "numbers of devices are given by --counts"),
+        (["validate", "m.py:f", "--devices", "4"], "the processes that torchrun starts"),
         (["advise"], "the following arguments are required: --clusters, --devices"),
     ],
 )
@@ -56,6 +59,48 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         status, text, _ = said([command, "--help"], capsys)
         assert status == 0
         assert text.startswith(f"usage: tensoropt {command}") and "--verbose" in text
+
+
+CONFIG = (
+    "hf:llama,hidden_size=64,num_hidden_layers=2,num_attention_heads=4,num_key_value_heads=2,"
+    "intermediate_size=128,vocab_size=256"
+)
+MODEL_OF_CONFIG = ["--config", CONFIG, "--batch", "8x16"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["explain", "--max-stages", "2"], "max_stages=2 is not for explain(), which looks at no"),
+        (["explain", "--max-micro-batches", "2"], "max_micro_batches=2 is not for explain(), whic"),
+        (["explain", "--epsilon", "0.1"], "is not for explain(), which searches nothing; leave it"),
+        (
+            ["plan", "--option", "mini_parallelism", "--devices", "4"],
+            "num_devices=4 is not for option='mini_parallelism', which finds the fewest devices",
+        ),
+        (["memory", "--plan", "p.json", "--cluster", "h100-8"], "--cluster is not for a saved pl"),
+        (["explain", "--plan", "p.json", "--recompute"], "--recompute is not for a saved plan, "),
+    ],
+)
+def test_arguments_without_effect_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*arguments, *MODEL_OF_CONFIG]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_commands_of_saved_plans_take_models_of_configs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = str(tmp_path / "plan.json")
+    asked = ["--cluster", "h100-8", "--devices", "2", "--memory", "sums", "--output", plan]
+    assert cli.main(["plan", *MODEL_OF_CONFIG, *asked]) == 0
+    for command in (["show", plan], ["diff", plan, plan], ["explain", "--plan", plan]):
+        capsys.readouterr()
+        assert cli.main([*command, *MODEL_OF_CONFIG]) == 0, capsys.readouterr().err
+        assert capsys.readouterr().out
+    assert cli.main(["show", plan, "--config", CONFIG]) == 2
+    assert "needs --batch" in capsys.readouterr().err
 
 
 # The second waits for a lock outside of Python, which hears nothing there, as in a search.

@@ -66,14 +66,17 @@ def advise(asked: Asked) -> Advice:
     rows: list[AdviceRow] = []
     notes: dict[str, None] = {}
     total = len(asked.examples) * len(clusters)
-    with progress("advising: machines", total) as done:
+    with progress("advising: machines", total, ticking=True) as done:
         for name, example in asked.examples.items():
+            done(f"capturing {name}", more=0)
             model = _Model(asked, name, example, next(iter(clusters.values())))
             own: list[AdviceRow] = []
             for machine in asked.machines:
+                done(f"{name} on {getattr(machine, 'name', machine)}", more=0)
                 for row in model.on(machine, clusters):
                     own.append(row)
                     done()
+            done(f"{name}: peaks, and what others take", more=0)
             rows += model.beside(model.verified(own))
             notes |= dict.fromkeys(model.notes)
     return Advice(asked.work, tuple(rows), tuple(notes) + tuple(_notes(asked, rows)))

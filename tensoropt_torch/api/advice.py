@@ -8,12 +8,14 @@ from typing import Any, Unpack, get_args
 from tensoropt_torch import advising
 from tensoropt_torch.advising import Advice, Asked, Beside, Machine, Price, work_of
 from tensoropt_torch.checks import check_counts, check_memory_limit
-from tensoropt_torch.errors import TensorOptError, check_choice
+from tensoropt_torch.errors import check_choice
 from tensoropt_torch.tasks import (
+    ADVISES,
     Example,
     Model,
     PlanningKeywords,
     PlanningOptions,
+    check_unused,
     example_of,
     planning_of,
     takes_keywords,
@@ -62,11 +64,7 @@ def advise(
     if "max_micro_batches" not in keywords and keywords.get("planning") is None:
         keywords["max_micro_batches"] = advising.MOST_MICRO_BATCHES
     planning, work = planning_of(keywords), work_of(tokens, samples, steps)
-    if planning.max_stages > 1:
-        raise TensorOptError(
-            f"max_stages={planning.max_stages} is not for advise(), whose strategies have no "
-            "stages: leave it out, and ask find_frontier for them on the machine that is chosen"
-        )
+    check_unused("advise", planning, ADVISES)
     if isinstance(model, Mapping):
         examples = dict(model)
     else:

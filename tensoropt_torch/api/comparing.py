@@ -20,11 +20,14 @@ from tensoropt_torch.planner.why import WhyPlan, explain_plan
 from tensoropt_torch.planner.why_stages import WhyStages, explain_stages
 from tensoropt_torch.staging import with_stage_search
 from tensoropt_torch.tasks import (
+    RUNS_NOTHING,
+    SEARCHES_NOTHING,
     Example,
     Model,
     PlanningKeywords,
     PlanningOptions,
     by_memory,
+    check_unused,
     device_count,
     example_of,
     planning_of,
@@ -48,6 +51,7 @@ def compare(
     (docs/search.md, Baselines); with ``max_stages`` also next to stages as they are set by hand
     (``staging/grids.py``). Arguments as for ``find_strategy``. Not collective."""
     planning = planning_of(keywords)
+    check_unused("compare", planning, RUNS_NOTHING)
     check_memory_limit(memory_limit)
     task = task_of(example_of(model, args, kwargs, keywords), planning, [num_devices])
     task = with_stage_search(task)
@@ -92,7 +96,8 @@ def explain(
     collective; of a model it searches nothing.
 
     Raises:
-        TensorOptError: a plan is given with arguments that it has of its own, or has no model.
+        TensorOptError: a plan is given with arguments that it has of its own, or has no model; an
+            option says nothing of what there is to plan.
     """
     if isinstance(model, Plan | StagedPlan):
         others = [*keywords, *_given(args=args, kwargs=kwargs, num_devices=num_devices)]
@@ -102,6 +107,7 @@ def explain(
             return explain_stages(model, search)
         return explain_plan(model, search)
     example, planning = example_of(model, args, kwargs, keywords), planning_of(keywords)
+    check_unused("explain", planning, RUNS_NOTHING, SEARCHES_NOTHING)
     task = task_of(example, planning, [num_devices])
     return explanation.explain(task, device_count(task, num_devices))
 
@@ -139,5 +145,6 @@ def find_tradeoffs(
     """
     check_counts(device_counts)
     example, planning = example_of(model, args, kwargs, keywords), planning_of(keywords)
+    check_unused("find_tradeoffs", planning, RUNS_NOTHING)
     task = with_stage_search(task_of(example, planning, device_counts))
     return tradeoffs.find_tradeoffs(task, device_counts, objective)

@@ -18,12 +18,14 @@ from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.job import check_group, device_of_group
 from tensoropt_torch.simulate import MemoryProfile, StepSettings, simulate_step
 from tensoropt_torch.tasks import (
+    RUNS_RANDOM_STRATEGIES,
     Example,
     Model,
     PlanningKeywords,
     PlanningOptions,
     StepKeywords,
     agreed_task,
+    check_unused,
     cluster_of,
     example_of,
     model_of,
@@ -107,12 +109,14 @@ def validate(
         others: as for ``find_strategy``; ``args`` are real tensors.
 
     Raises:
-        TensorOptError: on every rank; inputs are on the meta device.
+        TensorOptError: on every rank; inputs are on the meta device, or an option is not for this.
     """
     check_group("validate")
 
     def asked() -> tuple[Example, PlanningOptions]:
-        return example_of(model, args, kwargs, keywords), planning_of(keywords)
+        planning = planning_of(keywords)
+        check_unused("validate", planning, RUNS_RANDOM_STRATEGIES)
+        return example_of(model, args, kwargs, keywords), planning
 
     example, planning = on_all_ranks(asked)
     task = agreed_task(example, planning, dist.get_world_size())

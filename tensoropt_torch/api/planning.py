@@ -7,7 +7,7 @@ from typing import Any, Unpack, get_args
 
 from tensoropt_torch import simulate
 from tensoropt_torch.checks import check_counts, check_memory_limit
-from tensoropt_torch.errors import check_choice
+from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.planner import candidates, picks
 from tensoropt_torch.planner.device_counts import ProfileRow
@@ -17,11 +17,14 @@ from tensoropt_torch.runtime.job import check_group
 from tensoropt_torch.staging import with_stage_search
 from tensoropt_torch.strategy import Option, Question, find_plan
 from tensoropt_torch.tasks import (
+    RUNS_NOTHING,
+    SEARCHES_NOTHING,
     Example,
     Model,
     PlanningKeywords,
     PlanningOptions,
     by_memory,
+    check_unused,
     device_count,
     example_of,
     planning_of,
@@ -51,6 +54,7 @@ def find_frontier(
             ``PlanningOptions``, e.g. ``cluster="h100-8"``.
     """
     example, planning = example_of(model, args, kwargs, keywords), planning_of(keywords)
+    check_unused("find_frontier", planning, RUNS_NOTHING)
     task = with_stage_search(task_of(example, planning, [num_devices]))
     return candidates.find_frontier(task, device_count(task, num_devices))
 
@@ -91,6 +95,11 @@ def find_strategy(
     def asked() -> tuple[Example, PlanningOptions]:
         check_choice("option", option, get_args(Option))
         check_memory_limit(memory_limit)
+        if option == "mini_parallelism" and num_devices is not None:
+            raise TensorOptError(
+                f"num_devices={num_devices} is not for option='mini_parallelism', which finds the "
+                "fewest devices that fit; leave it out"
+            )
         return example_of(model, args, kwargs, keywords), planning_of(keywords)
 
     example, planning = on_all_ranks(asked)
@@ -113,6 +122,7 @@ def profile(
     the memory limit, or the least memory that would do. Arguments as for
     ``find_strategy``. Not collective."""
     planning = planning_of(keywords)
+    check_unused("profile", planning, RUNS_NOTHING)
     check_memory_limit(memory_limit)
     check_counts(device_counts)
     task = task_of(example_of(model, args, kwargs, keywords), planning, device_counts)

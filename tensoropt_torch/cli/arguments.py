@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -23,15 +23,26 @@ from tensoropt_torch.tasks import AutocastDType, Example, PlanningOptions, model
 DEFAULTS = PlanningOptions()
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """A model, and how it is planned for: what ``load_example`` and ``planning_of`` read."""
+def add_model(parser: argparse.ArgumentParser, *, no_devices: str | None = None) -> None:
+    """A model, and how it is planned for: what ``load_example`` and ``planning_of`` read.
+    ``no_devices``: why a command takes no ``--devices``."""
     add_model_source(parser)
-    parser.add_argument(
-        "--batch", type=read_batch, help="of a --config: rows x tokens of the global batch, 8x8192"
-    )
+    _add_batch(parser)
     parser.add_argument("--cluster", default="cpu", help="preset or cluster file")
-    parser.add_argument("--devices", type=int, help="by default all of the cluster")
+    if no_devices is None:
+        parser.add_argument("--devices", type=int, help="by default all of the cluster")
+    else:
+        parser.add_argument("--devices", type=_refused(no_devices), help=argparse.SUPPRESS)
     add_planning(parser)
+
+
+def _refused(why: str) -> Callable[[str], None]:
+    """The type of an argument that other commands have."""
+
+    def refuse(text: str) -> None:
+        raise argparse.ArgumentTypeError(f"{text} is not for this command: {why}")
+
+    return refuse
 
 
 def add_model_source(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +53,34 @@ def add_model_source(parser: argparse.ArgumentParser) -> None:
         help="file.py:function; the function returns (module, args), (module, args, kwargs) or "
         "a tensoropt_torch.Example",
     )
+    _add_config(parser)
+
+
+def add_model_of_plan(parser: argparse.ArgumentParser) -> None:
+    """The model of a saved plan, which may be left out: what ``load_plan`` reads."""
+    parser.add_argument(
+        "--model", help="file.py:function of the plan's model: work and collectives are then told"
+    )
+    _add_config(parser)
+    _add_batch(parser)
+    _add_autocast(parser)
+
+
+def _add_batch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch", type=read_batch, help="of a --config: rows x tokens of the global batch, 8x8192"
+    )
+
+
+def _add_autocast(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--autocast",
+        choices=get_args(AutocastDType),
+        help="plan the step as under a torch.autocast with this dtype",
+    )
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         help="instead of a model: a config.json of Hugging Face, its folder, or sizes, such as "
@@ -58,11 +97,7 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--master-weights", action="store_true", help="copies of parameters in --state-dtype"
     )
-    parser.add_argument(
-        "--autocast",
-        choices=get_args(AutocastDType),
-        help="plan the step as under a torch.autocast with this dtype",
-    )
+    _add_autocast(parser)
     parser.add_argument("--inputs", choices=get_args(InputMode), default=DEFAULTS.inputs)
     add_flags(parser)
     for name, meaning in (("pin", "split so"), ("forbid", "not split so")):
@@ -182,14 +217,29 @@ def call_user(what: str, spec: str, *arguments: Any) -> Any:
     return getattr(module, name)(*arguments)
 
 
-def load_plan(path: Path, model: str | None) -> Plan | StagedPlan:
+def load_plan(path: Path, options: argparse.Namespace) -> Plan | StagedPlan:
     """A saved plan of either kind, with its model if that is given."""
     plan = load_any(path)
-    if model is None:
+    if options.model is None and options.config is None:
         return plan
-    captured = model_of(plan, load_model(model))
+    captured = model_of(plan, load_example(options))
     plan.check_model(captured)
     return plan.with_model(captured)
+
+
+def check_beside_plan(options: argparse.Namespace, *allowed: str) -> None:
+    """Raises TensorOptError if an argument of ``add_model`` or ``add_memory_limit`` is given that
+    a saved plan has of its own: another one than those of its model and those ``allowed``."""
+    parser = argparse.ArgumentParser()
+    add_model(parser)
+    add_memory_limit(parser)
+    own = {"model", "config", "batch", "autocast", *allowed}
+    for name, default in vars(parser.parse_args([])).items():
+        if name not in own and getattr(options, name, default) != default:
+            raise TensorOptError(
+                f"--{name.replace('_', '-')} is not for a saved plan, which has that of its own; "
+                "leave it or --plan out"
+            )
 
 
 def write_json(path: Path, record: Any) -> None:

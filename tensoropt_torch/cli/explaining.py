@@ -12,6 +12,7 @@ from tensoropt_torch.cli.arguments import (
     add_memory_limit,
     add_model,
     call_user,
+    check_beside_plan,
     load_example,
     load_plan,
     optimizer_of,
@@ -21,6 +22,7 @@ from tensoropt_torch.cli.arguments import (
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import StagedPlan, load_any
+from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.report.explanation_tables import explanation_table, fallback_table
 from tensoropt_torch.report.tables import memory_table
 from tensoropt_torch.rules import check_rule
@@ -42,8 +44,9 @@ def run_explain(options: argparse.Namespace, console: Console) -> None:
     if options.plan:
         if options.json:
             raise TensorOptError("--json has the records of a space; leave it or --plan out")
-        plan = load_plan(options.plan, options.model)
-        why = api.explain(plan)
+        check_beside_plan(options, "epsilon")
+        plan = load_plan(options.plan, options)
+        why = api.explain(plan, search=SearchSettings(epsilon=options.epsilon))
         console.print(str(why), markup=False, highlight=False, soft_wrap=True)
         return
     explanation = api.explain(
@@ -90,11 +93,7 @@ def run_memory(options: argparse.Namespace, console: Console) -> None:
     """Simulate a step of one rank and print where the bytes of its peak go."""
     example = load_example(options)
     if options.plan:
-        if options.memory_limit is not None or options.memory is not None:
-            raise TensorOptError(
-                "--plan and --memory-limit or --memory do not go together: a plan is picked "
-                "already; leave out --plan, or the others"
-            )
+        check_beside_plan(options, "optimizer", "state_dtype", "master_weights")
         plan = load_any(options.plan)
     else:
         plan = api.find_strategy(

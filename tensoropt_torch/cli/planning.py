@@ -40,6 +40,8 @@ from tensoropt_torch.telling.details import details_of
 from tensoropt_torch.telling.provenance import provenance
 from tensoropt_torch.units import format_bytes, format_seconds
 
+COUNTS = "numbers of devices are given by --counts"
+
 
 def add_frontier(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``tensoropt frontier``."""
@@ -132,7 +134,7 @@ def show_stages(plan: StagedPlan, console: Console) -> None:
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``tensoropt profile``."""
-    add_model(parser)
+    add_model(parser, no_devices=COUNTS)
     parser.add_argument("--counts", type=read_counts, required=True, help="e.g. 1,2,4,8")
     add_memory_limit(parser)
 
@@ -167,7 +169,7 @@ def run_compare(options: argparse.Namespace, console: Console) -> None:
 
 def add_tradeoffs(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``tensoropt tradeoffs``."""
-    add_model(parser)
+    add_model(parser, no_devices=COUNTS)
     parser.add_argument("--counts", type=read_counts, required=True, help="e.g. 1,2,4,8")
     parser.add_argument("--objective", choices=get_args(Objective), default="money")
     add_memory_limit(parser)

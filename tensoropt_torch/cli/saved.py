@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tensoropt_torch.cli.arguments import load_plan
+from tensoropt_torch.cli.arguments import add_model_of_plan, load_plan
 from tensoropt_torch.cli.planning import show_stages
 from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.report.tables import diff_table, facts_table, plan_summary, plan_table
@@ -18,12 +18,12 @@ from tensoropt_torch.telling.provenance import provenance
 def add_show(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``tensoropt show``."""
     parser.add_argument("plan", type=Path)
-    _add_model(parser)
+    add_model_of_plan(parser)
 
 
 def run_show(options: argparse.Namespace, console: Console) -> None:
     """Print what a plan is for, what it costs and, with its model, what it does."""
-    plan = load_plan(options.plan, options.model)
+    plan = load_plan(options.plan, options)
     if isinstance(plan, StagedPlan):
         show_stages(plan, console)
         return
@@ -41,16 +41,10 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``tensoropt diff``."""
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
-    _add_model(parser)
+    add_model_of_plan(parser)
 
 
 def run_diff(options: argparse.Namespace, console: Console) -> None:
     """Print what changes."""
-    before, after = (load_plan(path, options.model) for path in (options.before, options.after))
+    before, after = (load_plan(path, options) for path in (options.before, options.after))
     console.print(diff_table(before.diff(after)))
-
-
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model", help="file.py:function of the plan's model: work and collectives are then told"
-    )

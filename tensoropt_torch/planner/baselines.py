@@ -25,6 +25,7 @@ from tensoropt_torch.planner.frontier_view import Peak
 from tensoropt_torch.planner.points import BEST, OURS, pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.progress import progress
 from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
@@ -202,12 +203,15 @@ def find_baselines(
         _Space(captured, settings, make_space(captured, settings))
         for captured, settings in task.graphs(num_devices)
     ]
-    needed = BASELINES if BEST in names else names
-    found = {
-        name: best_of([_search(task.search, s, name, pick_limits) for s in spaces], name)
-        for name in dict.fromkeys(needed)
-        if name != BEST
-    }
+    needed = dict.fromkeys(BASELINES if BEST in names else names)
+    searched = [name for name in needed if name != BEST]
+    found: dict[str, Baseline] = {}
+    with progress("searching baselines", len(searched), ticking=True) as done:
+        for name in searched:
+            done(KNOWN_AS.get(name, name), more=0)
+            several = [_search(task.search, space, name, pick_limits) for space in spaces]
+            found[name] = best_of(several, name)
+            done()
     if BEST in names:
         found[BEST] = best_of(list(found.values()), BEST)
     return [found[name] for name in names]

@@ -60,13 +60,17 @@ class Candidate:
         start = time.perf_counter()
         found = []
         others: list[tuple[float, float]] = []
-        for space, settings, captured in self._spaces:
-            with progress(f"searching {_what(settings)}", ticking=True):
+        total = len(self._spaces) if len(self._spaces) > 1 else 0
+        with progress(_what(self._task, self._num_devices), total, ticking=True) as step:
+            for space, settings, captured in self._spaces:
+                if total:
+                    step(_micro_batches(settings.micro_batches), more=0)
                 result = self._task.search.run(
                     space, memory_limit, pick_limits=pick_limits, others=others
                 )
-            others += result.points
-            found.append(Searched(result, space, settings, captured))
+                others += result.points
+                found.append(Searched(result, space, settings, captured))
+                step()
         in_stages = []
         if self._task.max_stages > 1:
             in_stages.append(self._in_stages(memory_limit, pick_limits, others))
@@ -112,10 +116,13 @@ def _spaces(
             yield space, settings, captured
 
 
-def _what(settings: Settings) -> str:
-    count = settings.micro_batches
-    text = f"the strategies of {settings.num_devices} devices"
-    return text if count == 1 else f"{text}, {count} micro-batches"
+def _what(task: PlanningTask, num_devices: int) -> str:
+    again = ", with recomputation" if task.recompute else ""
+    return f"searching the strategies of {num_devices} devices{again}"
+
+
+def _micro_batches(count: int) -> str:
+    return "the whole batch" if count == 1 else f"{count} micro-batches"
 
 
 # So large an error is allowed that a search stops when it knows the least memory

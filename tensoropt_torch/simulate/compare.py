@@ -27,8 +27,9 @@ def picked_by_peaks(task: PlanningTask, comparison: Comparison) -> Comparison:
     ours = _of_frontier(task, comparison)
     names = [one.name for one in comparison.baselines]
     picks: dict[str, Picked | None] = {comparison.ours.name: ours}
-    with progress("simulating peaks of baselines", len(names)) as done:
+    with progress("simulating peaks of baselines", len(names), ticking=True) as done:
         for one in comparison.baselines:
+            done(one.title, more=0)
             if one.name != BEST:
                 picks[one.name] = _of_baseline(task, one, comparison.memory_limit)
             done()

@@ -101,7 +101,7 @@ def simulate_frontier(
     those that another one beats in both peak and time; by ascending peak."""
     points = frontier.thinned(max_points)
     simulated: list[SimulatedPoint] = []
-    with progress("simulating peaks of the frontier", len(points)) as done:
+    with progress("simulating peaks of the frontier", len(points), ticking=True) as done:
         for frontier_point in points:
             simulated.append(_simulated(frontier_point, step))
             done()
@@ -135,7 +135,7 @@ def fastest_within(
             are far above; says the least peak.
     """
     search = _Bisection(frontier, peak_bytes, step, close, samples)
-    with progress("simulating peaks of the frontier") as simulated:
+    with progress("simulating peaks of the frontier", ticking=True) as simulated:
         while (index := search.next_index()) is not None:
             search.probe(index)
             simulated()

@@ -44,7 +44,7 @@ def plan_by_peaks(
     limits = [limit / options.chunks] * options.num_parts
     best: StagedPlan | None = None
     least, seen = math.inf, set()
-    with progress("simulating peaks of stages") as simulated:
+    with progress("simulating peaks of stages", ticking=True) as simulated:
         for _ in range(ROUNDS):
             plan = _planned(task, options, count, limits, limit)
             if plan.hash in seen:

@@ -138,6 +138,7 @@ def _check_planning(planning: PlanningOptions, is_searched: bool) -> None:
         "pin": planning.pin is not None,
         "forbid": planning.forbid is not None,
         "validate": bool(planning.validate),
+        "compiled": planning.compiled,
         "max_stages": not is_searched and planning.max_stages != 1,
         "max_micro_batches": not is_searched and planning.max_micro_batches != 1,
     }

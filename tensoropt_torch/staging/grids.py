@@ -54,9 +54,11 @@ def grid(task: PlanningTask, count: int, outer: str, limit: float) -> list[Stage
     numbers = [number for number in doubled(task.max_stages) if count % number == 0]
     micro = [captured.micro_batches for captured in task.in_micro_batches]
     found = []
-    with progress(f"stages by hand: {outer}", len(numbers) * len(micro)) as done:
+    total = len(numbers) * len(micro)
+    with progress(f"stages by hand: {outer}", total, ticking=True) as done:
         for stages in numbers:
             for micro_batches in micro:
+                done(f"{stages} stages, {micro_batches} micro-batches", more=0)
                 try:
                     find = ByRoles(task, outer, limit)
                     found.append(by_layers(task, count, stages, micro_batches, find))

@@ -153,7 +153,8 @@ def pipelines(
     found: list[FoundPipeline] = []
     beside = list(known)
     guarantees: list[Guarantee] = []
-    with progress("searching stages", len(numbers) * len(wanted.micro_batches)) as done:
+    total = len(numbers) * len(wanted.micro_batches)
+    with progress("searching stages", total, ticking=True) as done:
         # Most micro-batches wait least: what they give rules out most of the others.
         for micro_batches in sorted(wanted.micro_batches, reverse=True):
             try:
@@ -162,9 +163,11 @@ def pipelines(
                 )
             except TensorOptError as error:
                 log.info("no stages with %d micro-batches: %s", micro_batches, error)
+                done(more=len(numbers))
                 continue
             graph = MicroBatchGraph(task, count, captured, memory_limit, pick_limits)
             for stages in numbers:
+                done(f"{stages} stages, {micro_batches} micro-batches", more=0)
                 several = graph.pipelines(stages, _unbeaten_points(beside))
                 beside += [(one.memory_bytes, one.time_s) for one in several]
                 found += several

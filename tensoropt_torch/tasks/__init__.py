@@ -28,8 +28,19 @@ from tensoropt_torch.tasks.task import (
     profiled_task,
     task_of,
 )
+from tensoropt_torch.tasks.unused import (
+    ADVISES,
+    RUNS_NOTHING,
+    RUNS_RANDOM_STRATEGIES,
+    SEARCHES_NOTHING,
+    check_unused,
+)
 
 __all__ = [
+    "ADVISES",
+    "RUNS_NOTHING",
+    "RUNS_RANDOM_STRATEGIES",
+    "SEARCHES_NOTHING",
     "AutocastDType",
     "Example",
     "ExampleKeywords",
@@ -40,6 +51,7 @@ __all__ = [
     "agreed_task",
     "by_memory",
     "captured_task",
+    "check_unused",
     "cluster_of",
     "device_count",
     "example_of",

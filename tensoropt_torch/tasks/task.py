@@ -32,6 +32,7 @@ from tensoropt_torch.plan import constraints_of
 from tensoropt_torch.planner.memory_limits import default_memory_fraction
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask, handed_over
+from tensoropt_torch.progress import progress
 from tensoropt_torch.runtime.agreement import agree_on_model, is_distributed, on_all_ranks
 from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.tasks.example import Example
@@ -127,7 +128,8 @@ def _captured(
         cluster = profile.cluster if profile else cluster_of(planning.cluster)
         for count in given:
             mesh_axes(cluster, count)
-    return example.capture()
+    with progress("capturing the model", ticking=True):
+        return example.capture()
 
 
 def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
@@ -181,9 +183,14 @@ def _in_micro_batches(
             "are cut along dim 0; leave one of them out"
         )
     rows = batch_rows(captured, whole_inputs)
-    for count in doubled(most):
-        if count == 2 or rows % count == 0:
+    counts = [count for count in doubled(most) if count == 2 or rows % count == 0]
+    if not counts:
+        return
+    with progress("writing the step in micro-batches", len(counts), ticking=True) as done:
+        for count in counts:
+            done(f"{count} micro-batches", more=0)
             yield micro_batched(captured, count, whole_inputs)
+            done()
 
 
 def _recomputes(captured: CapturedModel, planning: PlanningOptions) -> bool:

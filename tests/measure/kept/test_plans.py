@@ -172,7 +172,7 @@ def without_race(home_of: str) -> list[tuple[bool, float | None]]:
     found = []
     unmeasured = partial(find, measure=False, memory_limit=1e9)
     one = partial(find, measuring=replace(QUICK, finalists=1))
-    fewest = partial(find, option="mini_parallelism", num_devices=2)
+    fewest = partial(find, option="mini_parallelism")
     on_meta = partial(find, Model().to("meta"), (BATCH[0].to("meta"),))
     for ask in (unmeasured, one, fewest, on_meta):
         first, again = ask(), ask()
