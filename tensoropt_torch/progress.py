@@ -214,7 +214,9 @@ def _bar(title: str, total: int, ticking: bool) -> Iterator[Tell]:
     )
 
     console = Console(stderr=True)
-    text, now_text = TextColumn("{task.description}"), TextColumn("{task.fields[now]}")
+    # Names of users are shown as they are.
+    text = TextColumn("{task.description}", markup=False)
+    now_text = TextColumn("{task.fields[now]}", markup=False)
     amount = (MofNCompleteColumn(),) if total else ()
     columns = (text, BarColumn(), *amount, TimeElapsedColumn(), now_text)
     # What the program prints to stdout stays there.

@@ -47,9 +47,13 @@ def cells_of(row: AdviceRow, mark: str) -> tuple[str, ...]:
 
 
 def markdown_table(rows: Iterable[Sequence[str]], columns: Sequence[str] = COLUMNS) -> str:
-    """Rows of texts in Markdown."""
-    lines = [columns, ["---"] * len(columns), *rows]
+    """Rows of texts in Markdown, where no text is an element of HTML or ends a cell."""
+    lines = [columns, ["---"] * len(columns), *(map(_in_markdown, row) for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _in_markdown(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
 
 
 def _missing(row: AdviceRow) -> str:

@@ -18,7 +18,6 @@ from tensoropt_torch.staging import with_stage_search
 from tensoropt_torch.strategy import Option, Question, find_plan
 from tensoropt_torch.tasks import (
     RUNS_NOTHING,
-    SEARCHES_NOTHING,
     Example,
     Model,
     PlanningKeywords,

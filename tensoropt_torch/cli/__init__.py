@@ -25,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         with interrupts_heard(), _logged() if options.verbose else nullcontext():
-            return options.run(options, Console()) or 0
+            # Names of users are shown as they are.
+            return options.run(options, Console(markup=False)) or 0
     except TensorOptError as error:
         print(f"tensoropt: {error}", file=sys.stderr)
         return 2

@@ -95,6 +95,7 @@ class Picked:
     time_s: float
     peak_bytes: int
     peaks: tuple[int, ...] = ()  # of each stage, if it is in some
+    known: Mapping[int, int] = field(default_factory=dict)  # peaks of points that were looked at
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ class Comparison:
             self.baselines,
             counts,
             peak,
+            ours.known if ours else {},
             picked,
             ours.peak_bytes if ours else None,
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from tensoropt_torch.planner.explanation import explanation_of
 from tensoropt_torch.planner.folding import fold_choices, fold_fallbacks
 from tensoropt_torch.planner.frontier_view import FrontierView, Peak
 from tensoropt_torch.planner.page_charts import Points, count_charts, frontier_chart, memory_chart
+from tensoropt_torch.planner.page_splits import splits_of
 from tensoropt_torch.planner.page_words import (
     Rate,
     gains,
@@ -29,7 +31,7 @@ from tensoropt_torch.planner.page_words import (
     sentences,
     with_less_memory,
 )
-from tensoropt_torch.planner.points import BEST, pick_index
+from tensoropt_torch.planner.points import BEST, notable_points, pick_index
 from tensoropt_torch.planner.step_work import step_work
 from tensoropt_torch.telling.because import costs_in, why_faster
 from tensoropt_torch.telling.provenance import provenance
@@ -59,6 +61,7 @@ class Additions:
         baselines: strategies of other systems.
         counts: what ``profile`` found for several numbers of devices.
         peak: the simulated peak of the point that ``mini_time`` picks at the limit.
+        peaks: simulated peaks of points of the frontier, by their numbers, as far as known.
         picked: numbers of the points that are picked at the limit by simulated peaks, by the
             names of the frontier and of the baselines; by default picks are those of the sums.
         peak_bytes: of the frontier's pick, where its peak is known and the course is not.
@@ -68,6 +71,7 @@ class Additions:
     baselines: Sequence[Strategies] = ()
     counts: Sequence[ProfileRow] = ()
     peak: Peak | None = None
+    peaks: Mapping[int, int] = field(default_factory=dict)
     picked: Mapping[str, int | None] | None = None
     peak_bytes: int | None = None
 
@@ -149,7 +153,11 @@ class _Frontier:
         peak = self._additions.peak if self._pick is not None else None
         fits = self._pick is not None
         peak_bytes = peak.peak_bytes if peak else self._additions.peak_bytes
-        memory = format_bytes(peak_bytes or first.memory_bytes)
+        memory = (
+            ("memory of a device at its peak", format_bytes(peak_bytes))
+            if peak_bytes
+            else ("memory that a device keeps", format_bytes(first.memory_bytes))
+        )
         return Page("frontier.html.jinja", self._title).html(
             self._charts(peak),
             settings=settings,
@@ -167,6 +175,7 @@ class _Frontier:
             points=self._described,
             gains=gains(self._described),
             choices=fold_choices([point.details for point in self._described]),
+            splits=splits_of,
             picks=self._picks(),
             rows=[
                 (index, *point, outline)
@@ -246,7 +255,7 @@ class _Frontier:
         chart = frontier_chart(
             (view.name, view.points),
             {point.index: point.names for point in self._described if point.names},
-            [(one.title, one.points) for one in additions.baselines if one.name != BEST],
+            list(self._others.items()),
             self._start,
             self._limit,
             self._cluster.device.memory_bytes,
@@ -260,6 +269,26 @@ class _Frontier:
         if peak:
             found.append(memory_chart(peak.curve, peak.begins, self._limit, peak.peak_bytes))
         return found
+
+    @property
+    def _peaks(self) -> Mapping[int, int]:
+        """Of points of the frontier, by their numbers, as far as they are known."""
+        peak = self._additions.peak
+        own = {self._pick: peak.peak_bytes} if peak and self._pick is not None else {}
+        return {**self._additions.peaks, **own}
+
+    @cached_property
+    def _others(self) -> dict[str, Points]:
+        """What others do, by their titles, without points that are hardly faster than others."""
+        several = [one for one in self._additions.baselines if one.name != BEST]
+        return {one.title: notable_points(one.points) for one in several}
+
+    def _times_beside(self) -> Iterator[tuple[str, float | None]]:
+        """Seconds of what is picked of each of the others at the limit; None: nothing fits."""
+        for one in self._additions.baselines:
+            if one.name != BEST and one.points:
+                picked = self._additions.pick(one.name, one.points, self._limit)
+                yield one.title, None if picked is None else rounded(one.points[picked][1])
 
     def _beside(self) -> list[_Pick]:
         """What is picked of the frontier and of the baselines, if there are any."""
@@ -287,14 +316,17 @@ class _Frontier:
         """What the page's script needs to name the pick at any limit."""
         return {
             "start": self._start,
+            "limit": self._limit,
+            "pick": self._pick,
+            "peaks": dict(self._peaks),
             "amount": self._rate.amount,
             "unit": self._rate.unit,
             "frontier": [_figures(*point) for point in self._view.points],
             "baselines": {
-                one.title: [_figures(*point) for point in one.points]
-                for one in self._additions.baselines
-                if one.name != BEST
+                name: [_figures(*point) for point in points]
+                for name, points in self._others.items()
             },
+            "beside": dict(self._times_beside()),
             "described": [point.index for point in self._described],
         }
 

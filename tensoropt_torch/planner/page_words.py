@@ -69,8 +69,8 @@ class Rate:
         money = hours * self.device.price_per_hour
         return f"{money:,.0f} {self.device.price_currency or ''}".strip()
 
-    def tiles(self, time_s: float, memory: str) -> Iterator[tuple[str, str]]:
-        """Figures by what they are."""
+    def tiles(self, time_s: float, memory: tuple[str, str]) -> Iterator[tuple[str, str]]:
+        """Figures by what they are; the memory as well."""
         yield "a step", format_seconds(time_s)
         if self.amount:
             yield f"{self.unit} a second", _whole(self.amount / time_s)
@@ -80,7 +80,7 @@ class Rate:
             )
         if utilisation := self.utilisation(time_s):
             yield "of the devices' peak (MFU)", f"{utilisation:.1%}"
-        yield "memory of a device", memory
+        yield memory
         if price := self.price_of_billion(time_s):
             yield f"for a billion {self.unit}", price
 

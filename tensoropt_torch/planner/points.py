@@ -53,6 +53,18 @@ def named_points(
     return names
 
 
+def notable_points(
+    points: Sequence[tuple[float, float]], share: float = 0.005
+) -> list[tuple[float, float]]:
+    """Of (memory, time) points by ascending memory those that are by this share faster than the one
+    before, and the last: for every limit one of them takes at most so much longer than any."""
+    kept: list[tuple[float, float]] = []
+    for point in points:
+        if not kept or point[1] <= (1 - share) * kept[-1][1] or point is points[-1]:
+            kept.append(point)
+    return kept
+
+
 def frontier_rows(
     points: Sequence[tuple[float, float]], rows: int, chosen: float = -1.0
 ) -> Iterator[tuple[str, str, str, str]]:

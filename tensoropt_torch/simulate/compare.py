@@ -45,7 +45,9 @@ def _of_frontier(task: PlanningTask, comparison: Comparison) -> Picked | None:
     except PeakTooLargeError:
         return None
     peaks = found.in_stages.peaks if found.in_stages else ()
-    return Picked(found.point.index, found.memory_bytes, found.time_s, found.peak_bytes, peaks)
+    return Picked(
+        found.point.index, found.memory_bytes, found.time_s, found.peak_bytes, peaks, found.known
+    )
 
 
 def _of_baseline(task: PlanningTask, one: Baseline, limit: float) -> Picked | None:

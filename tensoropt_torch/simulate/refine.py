@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
@@ -60,6 +60,8 @@ class SimulatedPoint:
     point: FrontierPoint
     peak_bytes: int
     in_stages: StagedPlan | None = None  # if it is, with the peak of each stage
+    # Of all points that were simulated on the way to this one, by their numbers.
+    known: Mapping[int, int] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
         return f"SimulatedPoint(peak {format_bytes(self.peak_bytes)}; {self.point!r})"
@@ -141,7 +143,7 @@ def fastest_within(
             simulated()
     if search.fitting is None:
         raise PeakTooLargeError(frontier, peak_bytes, search.least_bytes, "")
-    return search.fitting
+    return replace(search.fitting, known=search.peaks)
 
 
 class _Bisection:
@@ -155,18 +157,18 @@ class _Bisection:
         self._samples = samples
         self._limit = limit
         self._step = step
-        self._peaks: dict[int, int] = {}
+        self.peaks: dict[int, int] = {}  # that were simulated
         self.fitting: SimulatedPoint | None = None  # the fastest that is known to fit
 
     @property
     def least_bytes(self) -> int:
         """The least peak so far."""
-        return min(self._peaks.values())
+        return min(self.peaks.values())
 
     def probe(self, index: int) -> None:
         """Simulates a point."""
         point = _simulated(self._frontier[index], self._step)
-        self._peaks[index] = point.peak_bytes
+        self.peaks[index] = point.peak_bytes
         if point.peak_bytes <= self._limit:
             self.fitting = point
 
@@ -175,25 +177,25 @@ class _Bisection:
         is left, since guesses may be wrong. None if nothing is left to find out."""
         last = len(self._frontier) - 1
         if self._frontier[0].memory_bytes > HOPELESS * self._limit:
-            return None if self._peaks else 0
-        if not self._peaks:
+            return None if self.peaks else 0
+        if not self.peaks:
             return self._guess(0, last)
         if self._is_far_above():
             return None
         if self.fitting is None:
-            guesses = [self._guess(0, last)] if len(self._peaks) < MAX_GUESSES else []
+            guesses = [self._guess(0, last)] if len(self.peaks) < MAX_GUESSES else []
             indices = [*guesses, *thinned_indices(len(self._frontier), self._samples)]
-            return next((index for index in indices if index not in self._peaks), None)
+            return next((index for index in indices if index not in self.peaks), None)
         known = self.fitting.point.index
         first = known + 1
-        larger = (index for index in self._peaks if index > known)
+        larger = (index for index in self.peaks if index > known)
         last = min(larger, default=len(self._frontier)) - 1
         if first > last:
             return None
         guess = self._guess(first, last)
         if self._is_close_to(last, self._close) or self._is_close_between(guess, last):
             return None
-        return (first + last) // 2 if len(self._peaks) % 3 == 0 else guess
+        return (first + last) // 2 if len(self.peaks) % 3 == 0 else guess
 
     def _is_close_between(self, guess: int, last: int) -> bool:
         """Whether what fits is close to a guess between it and a point that does not fit, and not
@@ -209,7 +211,7 @@ class _Bisection:
         return self.fitting.time_s <= (1 + share) * self._frontier[index].time_s
 
     def _is_far_above(self) -> bool:
-        least = self._peaks.get(0, 0) > FAR * self._limit
+        least = self.peaks.get(0, 0) > FAR * self._limit
         return least and self._frontier[0].memory_bytes > self._limit
 
     def _guess(self, first: int, last: int) -> int:
@@ -222,14 +224,14 @@ class _Bisection:
     def _nearest(self) -> list[int]:
         """Up to two points that are simulated: the last that fits and the first after it that
         does not, or those with the least sums where none fits."""
-        known = sorted(self._peaks)
+        known = sorted(self.peaks)
         fitting = 0 if self.fitting is None else known.index(self.fitting.point.index)
         return known[fitting : fitting + 2]
 
     def _line(self, *known: int) -> Callable[[float], float]:
         """Peaks by sums: through two points if they rise, else above or below sums as at one;
         sums themselves if none is known."""
-        points = [(self._frontier[index].memory_bytes, self._peaks[index]) for index in known]
+        points = [(self._frontier[index].memory_bytes, self.peaks[index]) for index in known]
         if not points:
             return lambda memory_bytes: memory_bytes
         (memory, peak), (other, higher) = points[0], points[-1]

@@ -35,6 +35,8 @@ class ReadPage(HTMLParser):
         self.links += [given[key] or "" for key in ("src", "href") if key in given]
         if tag == "table":
             self._rows, self._caption = [], ""
+        if "data-splits" in given:  # which the script fills
+            self._caption = f"Of the script: {self._caption}"
         if tag == "tr":
             self._rows.append([])
         if tag in ("td", "th"):

@@ -16,6 +16,8 @@ import tensoropt_torch
 from benchmarks.report_pictures import find_browser
 from tensoropt_torch import Example, TensorOptError
 from tensoropt_torch.planner.baselines import Comparison
+from tensoropt_torch.planner.frontier_page import Additions, frontier_page
+from tensoropt_torch.planner.points import BEST
 from tensoropt_torch.units import format_costs
 from tests.distributed.models import GPT, GPTConfig
 
@@ -94,6 +96,18 @@ def test_the_page_answers(page: Page, comparison: Comparison) -> None:
     assert f"(point {pick.index})" in page.inner_text("#pick")
     assert page.input_value("#first-point") == str(pick.index)
 
+    # Its peak is within the limit, and others take what the table says they take.
+    limit = f"the limit of {comparison.memory_limit / 2**30:.4g} GiB: this is the pick"
+    assert page.inner_text("#pick-peak") == (
+        f"Its simulated peak is {pick.peak_bytes / 2**30:#.4g} GiB, within {limit}."
+    )
+    assert page.inner_text("#pick-beside").startswith("Within the limit: ")
+    for one in comparison.baselines:
+        other = comparison.picks[one.name]
+        if other is not None and one.name != BEST:
+            times = f"{one.title} takes {other.time_s / pick.time_s:.2f} times as long"
+            assert times in page.inner_text("#pick-beside")
+
     # The slider, by keyboard: each step is a point.
     press(page, "#limit", "Home")
     assert page.inner_text("#pick").startswith("Nothing fits")
@@ -102,6 +116,8 @@ def test_the_page_answers(page: Page, comparison: Comparison) -> None:
     said = page.inner_text("#pick")
     assert f"the fastest takes {format_costs(*points[1])}" in said and "(point 1)" in said
     assert re.search(r"[\d,.]+ tokens a second", said)
+    assert page.inner_text("#pick-peak").startswith("Its peak is not simulated; by those that are")
+    assert page.inner_text("#pick-beside").startswith("Keeping no more: ")
     spoken = page.get_attribute("#limit", "aria-valuetext")
     assert spoken is not None and "(point 1)" in spoken
     said = page.inner_text("#pick-outline").split(". ")[0]
@@ -152,6 +168,46 @@ def test_the_page_answers(page: Page, comparison: Comparison) -> None:
     assert page.input_value("#second-point") == last
     changed = page.locator("#changes tbody tr").first.locator(".words").all_inner_texts()
     assert len(set(changed)) == 2
+
+
+def test_a_point_whose_peak_is_too_large_says_so(
+    browser: Browser, comparison: Comparison, tmp_path: Path
+) -> None:
+    """Sums say that it fits, and its peak does not."""
+    points = comparison.ours.points
+    peaks = {0: int(points[0][0]), len(points) - 1: int(points[-1][0] * 1.5)}
+    additions = Additions(points[-1][0] * 1.2, peaks=peaks, picked={comparison.ours.name: 0})
+    path = tmp_path / "page.html"
+    path.write_text(frontier_page(comparison.frontier.view, additions))
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_selector("html.drawn")
+    assert "within the limit" in page.inner_text("#pick-peak")
+    press(page, "#limit", "End")
+    most = f"{points[-1][0] * 1.5 / 2**30:#.4g} GiB, above the limit"
+    assert page.inner_text("#pick-peak").startswith(f"Its simulated peak is {most}")
+    press(page, "#limit", "ArrowLeft")
+    assert "by those that are it is about" in page.inner_text("#pick-peak")
+    page.close()
+
+
+def test_every_plan_has_its_table(page: Page, comparison: Comparison) -> None:
+    """That of the pick is written, others are filled when they are looked at."""
+    body = "[data-point='{}'] details tbody tr"
+    assert comparison.picks is not None
+    pick = comparison.picks[comparison.ours.name]
+    assert pick is not None
+    rows = page.locator(body.format(pick.index)).all_text_contents()
+    assert len(rows) > 10
+    for index in page.locator("#second-point option").evaluate_all("os => os.map(o => o.value)"):
+        page.select_option("#second-point", index)
+        others = page.locator(body.format(index)).all_text_contents()
+        assert len(others) == len(rows)
+        if index != str(pick.index):
+            assert others != rows
+        drawn = page.locator(body.format(index)).locator("use")
+        known = "us => us.map(u => document.querySelector(u.getAttribute('href')) !== null)"
+        assert drawn.count() == len(rows) and all(drawn.evaluate_all(known))
 
 
 @pytest.mark.parametrize("width", [390, 1280])

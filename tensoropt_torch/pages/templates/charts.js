@@ -103,19 +103,22 @@ class Drawing {
     const points = chart.lines.flatMap((line) => this.seen(line));
     const [across, up] = ["x", "y"].map((axis) => chart.marks.filter((mark) => mark.axis === axis).map((mark) => mark.value));
     this.x = new Axis([...points.map(([x]) => x), ...across], this.log[0], MARGIN.left, width - MARGIN.right);
-    this.y = new Axis([...points.map(([, y]) => y), ...up], this.log[1], height - MARGIN.bottom, MARGIN.top);
+    const marked = this.across(width);
+    this.top = MARGIN.top + 13 * Math.max(0, ...marked.map(({ row }) => row));
+    this.y = new Axis([...points.map(([, y]) => y), ...up], this.log[1], height - MARGIN.bottom, this.top);
     plot.replaceChildren();
     const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" }, plot);
     this.axes(svg, width, height);
     const id = `inside-${this.div.dataset.chart}`;
     const inside = element("clipPath", { id }, svg);
-    element("rect", { x: MARGIN.left, y: MARGIN.top - 6, width: width - MARGIN.left - MARGIN.right + 8, height: height - MARGIN.top - MARGIN.bottom + 6 }, inside);
+    element("rect", { x: MARGIN.left, y: this.top - 6, width: width - MARGIN.left - MARGIN.right + 8, height: height - this.top - MARGIN.bottom + 6 }, inside);
     if (chart.equal) this.diagonal(element("g", { "clip-path": `url(#${id})` }, svg));
     chart.lines.map((line, index) => [line, index]).reverse().forEach(([line, index]) => {
       this.series(element("g", { class: `series s${index % 8}`, "clip-path": `url(#${id})` }, svg), line, index);
     });
-    this.marks(svg, width);
-    chart.lines.forEach((line) => line.labels.forEach(([index, text]) => this.label(svg, line, index, text, width)));
+    this.marks(svg, width, marked);
+    const taken = [];
+    chart.lines.forEach((line) => line.labels.forEach(([index, text]) => this.label(svg, line, index, text, width, taken)));
   }
   axes(svg, width, height) {
     const [xTitle, yTitle] = this.chart.titles;
@@ -123,7 +126,7 @@ class Drawing {
     const [left, bottom] = [MARGIN.left, height - MARGIN.bottom];
     for (const tick of this.x.ticks()) {
       const at = this.x.at(tick);
-      element("path", { d: `M${at} ${MARGIN.top}V${bottom}` }, group);
+      element("path", { d: `M${at} ${this.top}V${bottom}` }, group);
       element("text", { x: at, y: bottom + 17, "text-anchor": "middle" }, group, shown(tick));
     }
     for (const tick of this.y.ticks()) {
@@ -159,32 +162,44 @@ class Drawing {
       element("path", { d: SHAPES[index % 8], transform: `translate(${x} ${y}) scale(${chosen ? 2 : at.length > MOST_SYMBOLS && index === 0 ? 0.6 : 1})`, class: chosen ? "symbol chosen" : "symbol" }, group);
     });
   }
-  marks(svg, width) {
-    const group = element("g", { class: "marks" }, svg);
+  // Marks of the x axis, with the rows above the chart in which their labels have room.
+  across(width) {
     const ends = []; // where the labels of each row end
-    for (const { axis, value, label, name } of this.chart.marks) {
-      if (axis === "y") {
-        const y = this.y.at(value);
-        element("path", { d: `M${MARGIN.left} ${y}H${width - MARGIN.right}`, class: name }, group);
-        element("text", { x: width - MARGIN.right - 4, y: y + 14, "text-anchor": "end" }, group, label);
-        continue;
-      }
-      const x = this.x.at(value);
+    const placed = [];
+    for (const mark of this.chart.marks.filter(({ axis }) => axis === "x")) {
+      const x = this.x.at(mark.value);
       if (x < MARGIN.left || x > width) continue;
       const end = x > width / 2;
-      const [from, to] = end ? [x - 6.5 * label.length, x] : [x, x + 6.5 * label.length];
+      const [from, to] = end ? [x - 6.5 * mark.label.length, x] : [x, x + 6.5 * mark.label.length];
       let row = ends.findIndex(([least, most]) => from > most || to < least);
       if (row < 0) row = ends.length;
       ends[row] = [Math.min(from, ends[row]?.[0] ?? from), Math.max(to, ends[row]?.[1] ?? to)];
+      placed.push({ ...mark, x, end, row });
+    }
+    return placed;
+  }
+  marks(svg, width, across) {
+    const group = element("g", { class: "marks" }, svg);
+    for (const { value, label, name } of this.chart.marks.filter(({ axis }) => axis === "y")) {
+      const y = this.y.at(value);
+      element("path", { d: `M${MARGIN.left} ${y}H${width - MARGIN.right}`, class: name }, group);
+      element("text", { x: width - MARGIN.right - 4, y: y + 14, "text-anchor": "end" }, group, label);
+    }
+    for (const { x, end, row, label, name } of across) {
       element("path", { d: `M${x} ${MARGIN.top - 14 + 13 * row}V${this.y.from}`, class: name }, group);
       element("text", { x: x + (end ? -4 : 4), y: MARGIN.top - 5 + 13 * row, "text-anchor": end ? "end" : "start" }, group, label);
     }
   }
-  label(svg, line, index, text, width) {
+  // Beside its point, above or below where others are.
+  label(svg, line, index, text, width, taken) {
     const [x, y] = [this.x.at(line.x[index]), this.y.at(line.y[index])];
     if (x > width) return;
     const end = x > width - 110;
-    element("text", { x: x + (end ? -7 : 7), y: y - 7, "text-anchor": end ? "end" : "start", class: "point-label" }, svg, text);
+    const [from, to] = end ? [x - 7 - 8 * text.length, x + 10] : [x - 10, x + 7 + 8 * text.length];
+    const clear = (at) => taken.every(([least, most, other]) => from > most || to < least || Math.abs(at - other) > 14);
+    const place = [-7, 17, -22, 32, -37].map((by) => y + by).find((at) => at > this.top + 8 && at < this.y.from && clear(at)) ?? y - 7;
+    taken.push([from, to, place]);
+    element("text", { x: x + (end ? -7 : 7), y: place, "text-anchor": end ? "end" : "start", class: "point-label" }, svg, text);
   }
   // Where a named mark is; it is drawn again at once.
   moveMark(name, value, label) {
