@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from tensoropt_torch.checks import check_memory_limit
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.measure import MeasureOptions
 from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.task import PlanningTask
@@ -138,6 +139,7 @@ def _check_planning(planning: PlanningOptions, is_searched: bool) -> None:
         "pin": planning.pin is not None,
         "forbid": planning.forbid is not None,
         "validate": bool(planning.validate),
+        "measuring": planning.measuring != MeasureOptions(),
         "compiled": planning.compiled,
         "max_stages": not is_searched and planning.max_stages != 1,
         "max_micro_batches": not is_searched and planning.max_micro_batches != 1,
