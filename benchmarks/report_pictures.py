@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 WIDTH, HEIGHT = 1280, 1100  # of the window, in pixels
+LARGEST = 1e6  # bytes of a page
 Asked = tuple[Example, PlanningOptions]
 
 
@@ -105,7 +106,10 @@ def main() -> None:
             report = folder / f"{name}.html"
             seconds = write(REPORTS[name](), report)
             take(page, report, PICTURES / f"report-{name}.png")
-            print(f"{name}: {report.stat().st_size / 1e6:.1f} MB, made in {seconds:.1f} s")
+            size = report.stat().st_size
+            print(f"{name}: {size / 1e6:.1f} MB, made in {seconds:.1f} s", flush=True)
+            if size > LARGEST:
+                raise TensorOptError(f"'{report}' has {size / 1e6:.1f} MB; make the page lighter")
         browser.close()
 
 

@@ -140,12 +140,7 @@ def sentences(details: PlanDetails, timeline: Timeline, peak_bytes: float | None
         for name, count in sorted(memory.items(), key=lambda item: -item[1])
         if count >= _LEAST_SHARE * whole
     )
-    peak = (
-        f"; with what lives for a moment only, its peak is {format_bytes(peak_bytes)}"
-        if peak_bytes
-        else ""
-    )
-    yield f"A device keeps {format_bytes(whole)}: {parts}{peak}."
+    yield f"A device keeps {format_bytes(whole)}: {parts}{_peak_in_words(whole, peak_bytes)}."
     waited = f"waits {format_seconds(timeline.waited_s)} for the network"
     hidden = (
         f", while {format_seconds(timeline.hidden_s)} of collectives run behind its computing"
@@ -156,6 +151,14 @@ def sentences(details: PlanDetails, timeline: Timeline, peak_bytes: float | None
     others = f", and {format_seconds(for_stages)} for other stages" if for_stages > 0 else ""
     computing = format_seconds(timeline.time_s - timeline.waited_s - for_stages)
     yield f"In a step it computes for {computing} and {waited}{others}{hidden}."
+
+
+def _peak_in_words(kept: float, peak_bytes: float | None) -> str:
+    """Beside the bytes that are kept in all, of which some may be gone before others come."""
+    if not peak_bytes:
+        return ""
+    why = "with what lives for a moment only" if peak_bytes > kept else "not all of it at once"
+    return f"; {why}: its peak is {format_bytes(peak_bytes)}"
 
 
 def with_less_memory(
