@@ -101,7 +101,7 @@ def random_stages(captured: CapturedModel, job: Job, seed: int) -> StagedPlan:
     options = StageOptions(job.stages, job.micro_batches, job.schedule, job.chunks)
     seeds = itertools.count(1000 * seed)
 
-    def find(space: Any, settings: Settings, part: CapturedModel) -> Plan:
+    def find(space: Any, settings: Settings, part: CapturedModel, held: float) -> Plan:
         return Plan.of(space, settings, part, space.random_strategy(next(seeds)))
 
     return plan_stages(task, options, job.num_devices, find=find)

@@ -5,7 +5,9 @@
 //   lines.least_seconds(8e9);  // of every strategy with at most 8 GB
 //   lines.steps({8e9, 16e9});  // as points, for those who look at these limits
 //
-// Each weighting takes one min-plus pass (weighted_probe.h).
+// Each weighting takes one min-plus pass (weighted_probe.h). Several problems
+// are looked at as one, whose parts do not touch: what they have alike, such as
+// blocks of one model, is looked at once.
 #pragma once
 
 #include <cstddef>
@@ -52,5 +54,10 @@ struct SupportingLinesOptions {
 // The one that no strategy is below where finding more would take very long.
 SupportingLines supporting_lines(const Problem& problem,
                                  const SupportingLinesOptions& options);
+
+// Of each problem, all under the same weightings.
+std::vector<SupportingLines> supporting_lines_of(
+    const std::vector<Problem>& problems,
+    const SupportingLinesOptions& options);
 
 }  // namespace tensoropt

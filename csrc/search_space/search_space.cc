@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "common/check.h"
-#include "common/workers.h"
 #include "problem/propagation.h"
 #include "space/space_problem.h"
 
@@ -164,16 +163,12 @@ std::vector<SupportingLines> SearchSpace::least_of_parts(
     const SupportingLinesOptions& options) {
   TO_CHECK(places.size() == graph_->nodes().size(), "{} places for {} nodes",
            places.size(), graph_->nodes().size());
-  std::vector<SupportingLines> found(parts.size());
-  Workers workers(options.num_threads);
-  workers.run(static_cast<int>(parts.size()), [&](int i) {
-    SupportingLinesOptions own = options;
-    own.num_threads = 1;
-    found[i] = supporting_lines(part_of(problem_in_flight(parts[i].in_flight),
-                                        nodes_of(places, parts[i])),
-                                own);
-  });
-  return found;
+  std::vector<Problem> problems;
+  for (const SpacePart& part : parts) {
+    problems.push_back(part_of(problem_in_flight(part.in_flight),
+                               nodes_of(places, part)));
+  }
+  return supporting_lines_of(problems, options);
 }
 
 Baselines& SearchSpace::baselines(int num_threads) {

@@ -37,11 +37,18 @@ class StagePlan(Record):
         plan: of the part's graph, on the devices of one stage.
         storage: the layouts of parameters that other parts have as well, by name.
         first_draw: how many random calls the parts before it make.
+        held_bytes: what a device has of values that cross its cuts, in all micro-batches.
     """
 
     plan: Plan
     storage: Mapping[str, str] = field(default_factory=dict)
     first_draw: Bytes = 0
+    held_bytes: NotNegative = 0.0
+
+    @property
+    def memory_bytes(self) -> float:
+        """Predicted memory of a device."""
+        return self.plan.memory_bytes + self.held_bytes
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ class StagedPlan(Record):
     def memory_of_stages(self) -> tuple[float, ...]:
         """Predicted memory of a device of each stage."""
         of_stages = [self.parts[stage :: self.stages] for stage in range(self.stages)]
-        return tuple(sum(part.plan.memory_bytes for part in parts) for parts in of_stages)
+        return tuple(sum(part.memory_bytes for part in parts) for parts in of_stages)
 
     @property
     def peak_bytes(self) -> int | None:

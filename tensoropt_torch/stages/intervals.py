@@ -28,12 +28,14 @@ class Interval:
     Attributes:
         alike: equal for intervals whose stages are the same but for the names of things.
         sent_bytes: of the values that cross its last cut.
+        received_bytes: of those that cross its first.
     """
 
     first: int
     last: int
     alike: Hashable = field(repr=False)
     sent_bytes: int
+    received_bytes: int = 0
 
 
 class Intervals:
@@ -125,7 +127,7 @@ class Intervals:
     def _interval(self, first: int, last: int) -> Interval:
         ends = (first == 0, last == len(self._calls))
         alike = (ends, tuple(self._tokens[first:last]), self._crossing(first), self._crossing(last))
-        return Interval(first, last, alike, self._bytes[last])
+        return Interval(first, last, alike, self._bytes[last], self._bytes[first])
 
     def _crossing(self, cut: int) -> Hashable:
         """The values that cross, by how long before they are made."""

@@ -60,7 +60,7 @@ def plan_by_peaks(
             if peak <= limit and (best is None or plan.time_s < best.time_s):
                 best = plan
             limits = [
-                part.plan.memory_bytes * limit / plan.peaks[number % stages]
+                part.memory_bytes * limit / plan.peaks[number % stages]
                 for number, part in enumerate(plan.parts)
             ]
     if best is None:
@@ -93,11 +93,13 @@ class _WithinOrLeast:
     def __post_init__(self) -> None:
         self._numbers = itertools.count()
 
-    def __call__(self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel) -> Plan:
+    def __call__(
+        self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel, held: float
+    ) -> Plan:
         """See ``FindPart``."""
-        number = next(self._numbers)
-        frontier = Fastest(self.task, self.limits[number]).frontier(space, settings, captured)
-        allowed = self.limits[number]
+        allowed = max(0.0, self.limits[next(self._numbers)] - held)
+        find = Fastest(self.task, allowed)
+        frontier = find.frontier(space, settings, captured, allowed)
         if frontier.smallest.memory_bytes > allowed:
             allowed = min(frontier.smallest.memory_bytes, self.most)
         return frontier.whole_plan(frontier.at(allowed).index)

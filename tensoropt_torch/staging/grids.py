@@ -120,13 +120,15 @@ class ByRoles:
     limit: float
     tensor: int | None = None
 
-    def __call__(self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel) -> Plan:
+    def __call__(
+        self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel, held: float
+    ) -> Plan:
         """See ``FindPart``."""
         best: Plan | None = None
         for roles in self._roles(settings):
             result = space.play(roles, self.task.search.epsilon)
             points = tuple((memory, time_s) for memory, time_s in result.points)
-            index = pick_index(points, self.limit)
+            index = pick_index(points, self.limit - held)
             if index is not None and (best is None or points[index][1] < best.time_s):
                 strategy = result.unroll(index)
                 best = Plan.of(space, settings, captured, strategy, points)

@@ -34,14 +34,16 @@ from tensoropt_torch.space.rows import rows_of_outputs
 from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.stages import StageGraph, cut_graph
 from tensoropt_torch.staging.options import StageOptions
-from tensoropt_torch.staging.step_times import sent_s
+from tensoropt_torch.staging.step_times import held_bytes, sent_s
 
 
 class FindPart(Protocol):
     """Finds the strategy of a part."""
 
-    def __call__(self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel) -> Plan:
-        """Of a graph, of this space."""
+    def __call__(
+        self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel, held: float
+    ) -> Plan:
+        """Of a graph, of this space; a device has so many bytes besides, of what crosses cuts."""
 
 
 def plan_stages(
@@ -100,16 +102,19 @@ class Fastest:
     task: PlanningTask
     limit: float
 
-    def __call__(self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel) -> Plan:
+    def __call__(
+        self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel, held: float
+    ) -> Plan:
         """See ``FindPart``."""
-        frontier = self.frontier(space, settings, captured)
-        return frontier.whole_plan(frontier.at(self.limit).index)
+        limit = max(0.0, self.limit - held)
+        frontier = self.frontier(space, settings, captured, limit)
+        return frontier.whole_plan(frontier.at(limit).index)
 
     def frontier(
-        self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel
+        self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel, limit: float
     ) -> Frontier:
-        """Of a part, to be picked from by the limit."""
-        result = self.task.search.run(space, pick_limits=[self.limit])
+        """Of a part, to be picked from by a limit."""
+        result = self.task.search.run(space, pick_limits=[limit])
         return Frontier([Searched(result, space, settings, captured)], 0.0)
 
 
@@ -187,16 +192,24 @@ class _PartPlanner:
         storage = {name: at for name, at in self._storage.items() if name in names}
         settings = self._settings(graph, self._options.in_flight(number))
         space = make_space(graph.captured, settings, storage or None)
+        self._note_rows(space, settings, graph)
+        held = self._held_bytes(graph, settings.in_flight)
         try:
-            plan = self._find(space, settings, graph.captured)
+            plan = self._find(space, settings, graph.captured, held)
         except TensorOptError as error:
             raise TensorOptError(f"part {number} of {len(self._graphs)}: {error}") from error
         own = RankPart(plan, graph.captured, 0, storage or None)
         self._storage |= {n: at for n, at in own.storage.items() if n in self._several}
-        found = StagePlan(replace(plan, captured=None), storage, self._draws)
+        found = StagePlan(replace(plan, captured=None), storage, self._draws, held)
         self._draws += own.random_calls
-        self._note_rows(space, settings, graph)
         return found
+
+    def _held_bytes(self, graph: StageGraph, in_flight: int) -> float:
+        received, sent = (
+            sum(c.num_bytes / (1 if self._rows[c.name] is None else self._devices) for c in several)
+            for several in (graph.received, graph.sent)
+        )
+        return held_bytes(in_flight, self._options.micro_batches, received, sent)
 
     def sent_s(self, number: int) -> tuple[float, float]:
         """Of what a part that was planned sends to the next one in a micro-batch, and of the

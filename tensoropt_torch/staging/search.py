@@ -47,7 +47,7 @@ from tensoropt_torch.stages.intervals import Interval, Intervals
 from tensoropt_torch.staging.bounds import StageBounds, is_matched, least_step
 from tensoropt_torch.staging.options import StageOptions
 from tensoropt_torch.staging.parts import of_part, settings_of_part
-from tensoropt_torch.staging.step_times import transfer_s
+from tensoropt_torch.staging.step_times import held_bytes, transfer_s
 from tensoropt_torch.staging.uses import Use, in_pipelines
 from tensoropt_torch.telling.timeline import FORWARD_SHARE
 from tensoropt_torch.units import format_bytes
@@ -272,30 +272,18 @@ class MicroBatchGraph:
             uses = [Use.any() for _ in offered]
         else:
             bounds = self.bounds(stages, offered)
-            if not self._may_pay(bounds, offered, stages, known):
+            if not self._may_pay(bounds, stages, known):
                 return [[] for _ in offered]
             uses = self._uses(bounds, spaces, offered, stages, shape, known)
         return [spaces.frontier(*at, use) for at, use in zip(offered, uses, strict=True)]
 
-    def _may_pay(
-        self,
-        bounds: StageBounds,
-        offered: Sequence[tuple[int, Interval]],
-        stages: int,
-        known: Points,
-    ) -> bool:
+    def _may_pay(self, bounds: StageBounds, stages: int, known: Points) -> bool:
         """Whether some pipeline may beat what is known. Its stages together have at most its
-        memory times their number, and take at most the time that a step of equal stages leaves
-        them. What a stage receives is kept by the one before, so it is no part of its memory,
-        but of that of the whole graph."""
+        memory times their number, of which what crosses cuts is more than the whole graph keeps of
+        it, and take at most the time that a step of equal stages leaves them."""
         longer = stages * self._micro_batches / least_step(stages, self._micro_batches)
-        received = sum(
-            self.flight(stage + 1, stages)
-            * max(self._share(one.sent_bytes, stages) for at, one in offered if at == stage)
-            for stage in range(stages - 1)
-        )
-        whole = [(memory * stages + received, time * longer) for memory, time in known]
-        return bounds.beats(whole, self._limit * stages + received)
+        whole = [(memory * stages, time * longer) for memory, time in known]
+        return bounds.beats(whole, self._limit * stages)
 
     def _uses(
         self,
@@ -310,7 +298,7 @@ class MicroBatchGraph:
         few = [known[index] for index in thinned_indices(len(known), MOST_KNOWN)]
         memories = [memory for memory, _ in few]
         lines = bounds.least(self._limit)
-        steps = [lines[spaces.key(*at)].steps(memories) for at in offered]
+        steps = [self._steps(lines[spaces.key(*at)], memories, *at, stages) for at in offered]
         least = [self._choice(*at, stages, own) for at, own in zip(offered, steps, strict=True)]
         of_alike: dict[Hashable, list[float]] = {}
         for at, own in zip(offered, _C.longest_useful(least, shape, few), strict=True):
@@ -321,6 +309,19 @@ class MicroBatchGraph:
             for at, own in zip(offered, steps, strict=True)
         ]
         return in_pipelines(offered, uses, stages)
+
+    def _steps(
+        self,
+        lines: _C.SupportingLines,
+        memories: Sequence[float],
+        stage: int,
+        interval: Interval,
+        stages: int,
+    ) -> Points:
+        """What a stage costs at least, with what it holds of what crosses its cuts."""
+        held = self.held_bytes(stage, interval, stages)
+        own = lines.steps([memory - held for memory in memories])
+        return [(memory + held, time) for memory, time in own]
 
     def _choice(
         self, stage: int, interval: Interval, stages: int, points: Points
@@ -343,18 +344,21 @@ class MicroBatchGraph:
         settings = self._settings(graph.captured, self._count // stages)
         return make_space(graph.captured, settings)
 
-    def options(self, limit: float = math.inf) -> _C.SearchOptions:
-        """How the frontier of a stage is searched, up to a limit."""
-        return self.search.options(min(limit, self._limit), self._pick_limits)
-
-    def searched(self, space: _C.SearchSpace, flight: int, options: _C.SearchOptions) -> Points:
-        """The frontier of a space with so many micro-batches in flight."""
-        result = space.search_in_flight(flight, options)
+    def searched(
+        self, space: _C.SearchSpace, flight: int, limit: float = math.inf, held: float = 0.0
+    ) -> Points:
+        """The frontier of a space with so many micro-batches in flight, up to a limit, of a stage
+        that holds so many bytes besides."""
+        own = min(limit, self._limit) - held
+        if own <= 0:
+            return []
+        picks = [limit - held for limit in self._pick_limits if limit > held]
+        result = space.search_in_flight(flight, self.search.options(own, picks))
         epsilon = self._epsilon if result.exact else math.inf
         self._found.append(
             Guarantee(result.exact, epsilon, tuple(result.heuristics), space.complete)
         )
-        return result.points
+        return [(memory + held, time) for memory, time in result.points]
 
     @property
     def guarantee(self) -> Guarantee:
@@ -406,6 +410,14 @@ class MicroBatchGraph:
         share = self._share(sent_bytes, stages)
         return 2 * transfer_s(self._task.cluster, self._count // stages, share)
 
+    def held_bytes(self, stage: int, interval: Interval, stages: int) -> float:
+        """What a device holds of what crosses the cuts of a stage."""
+        received, sent = (
+            self._share(num_bytes, stages)
+            for num_bytes in (interval.received_bytes, interval.sent_bytes)
+        )
+        return held_bytes(self.flight(stage, stages), self._micro_batches, received, sent)
+
     def _share(self, sent_bytes: int, stages: int) -> float:
         """What one device has of what crosses a cut."""
         devices = self._count // stages
@@ -439,15 +451,16 @@ class _StageSpaces:
             return []
         key = self.key(stage, interval)
         if key not in self._frontiers:
-            found = self._searched(stage, interval, self._graph.options(use.limit))
+            found = self._searched(stage, interval, use.limit)
             self._frontiers[key] = [point for point in found if not is_matched(point, use.others)]
         return self._frontiers[key]
 
-    def _searched(self, stage: int, interval: Interval, options: _C.SearchOptions) -> Points:
+    def _searched(self, stage: int, interval: Interval, limit: float) -> Points:
         try:
             space = self._space(interval)
             flight = self._graph.flight(stage, self._stages)
-            return self._graph.searched(space, flight, options) if space else []
+            held = self._graph.held_bytes(stage, interval, self._stages)
+            return self._graph.searched(space, flight, limit, held) if space else []
         except TensorOptError as error:
             log.info("no stage of calls %d to %d: %s", interval.first, interval.last, error)
             return []

@@ -1,4 +1,4 @@
-"""What is sent between the stages of a plan, and how long that takes."""
+"""What is sent between the stages of a plan, how long that takes, and what stages hold of it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ def transfer_s(cluster: Cluster, devices: int, num_bytes: float) -> float:
     has so many."""
     level = level_between(cluster, devices)
     return level.latency_s + num_bytes / level.bandwidth_bytes_per_s
+
+
+def held_bytes(in_flight: int, micro_batches: int, received: float, sent: float) -> float:
+    """What a device holds of values of so many bytes that a micro-batch takes over the cuts of a
+    stage: what it receives till it has done its backward, with that of the next one, which arrives
+    ahead; what it sends till the gradient has come back."""
+    return min(in_flight + 1, micro_batches) * received + in_flight * sent
 
 
 def level_between(cluster: Cluster, devices: int) -> Level:

@@ -43,6 +43,8 @@ class DescribedStages(Protocol):
     @property
     def memory_bytes(self) -> float: ...
     @property
+    def memory_of_stages(self) -> Sequence[float]: ...
+    @property
     def peaks(self) -> Sequence[int]: ...
 
 
@@ -101,7 +103,7 @@ def stage_rows(plan: DescribedStages) -> list[StageRow]:
                 tuple(_layers(part.choices.configs) for part in parts),
                 plan.devices_of_stage,
                 alone_s,
-                sum(part.memory_bytes for part in parts),
+                plan.memory_of_stages[number],
                 plan.peaks[number] if plan.peaks else None,
                 tuple(part.settings.in_flight for part in parts),
                 1 - alone_s / plan.time_s if plan.time_s > 0 else 0.0,

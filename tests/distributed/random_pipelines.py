@@ -188,7 +188,7 @@ def _planned(
     stages, chunks = options.pop("stages"), options["chunks"]
     seeds = itertools.count(pipeline.seed or 0)
 
-    def find(space: Any, settings: Settings, part: CapturedModel) -> Plan:
+    def find(space: Any, settings: Settings, part: CapturedModel, held: float) -> Plan:
         return Plan.of(space, settings, part, space.random_strategy(next(seeds)))
 
     reasons = []

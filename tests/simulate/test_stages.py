@@ -52,7 +52,7 @@ def example(rows: int = 256) -> Example:
 def random_plan(captured: CapturedModel, options: StageOptions, seed: int) -> StagedPlan:
     seeds = itertools.count(100 * seed)
 
-    def find(space: Any, settings: Settings, part: CapturedModel) -> Plan:
+    def find(space: Any, settings: Settings, part: CapturedModel, held: float) -> Plan:
         return Plan.of(space, settings, part, space.random_strategy(next(seeds)))
 
     task = PlanningTask(captured, load_cluster("cpu"), recompute=seed % 2 == 1)

@@ -41,7 +41,7 @@ def test_no_strategy_of_a_stage_costs_less(name: str) -> None:
         flight = graph.flight(stage, stages)
         space.build_in_flight([flight])
         least = lines[flight, interval.alike]
-        for memory, time in graph.searched(space, flight, graph.options()):
+        for memory, time in graph.searched(space, flight):
             assert least.least_bytes <= memory * (1 + 1e-9)
             seconds = least.least_seconds(memory * (1 + 1e-9))
             assert seconds <= time * (1 + 1e-9), (stage, interval)

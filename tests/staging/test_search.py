@@ -42,7 +42,7 @@ def costs(task: PlanningTask, plan: StagedPlan) -> tuple[float, float]:
     ends = (0, *plan.cuts, micro.num_calls)
     chosen = [graph.intervals._interval(*pair) for pair in itertools.pairwise(ends)]
     seconds = [part.plan.time_s for part in plan.parts]
-    worst = max(part.plan.memory_bytes for part in plan.parts)
+    worst = max(part.memory_bytes for part in plan.parts)
     return worst, graph._simulated_s(chosen, seconds)
 
 

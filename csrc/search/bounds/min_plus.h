@@ -25,8 +25,8 @@
 namespace tensoropt {
 
 // How far down from the root a pass looks at the rest of the problem: as far as
-// it is quick, or down to all expressions.
-enum class Depth { kNearRoot, kWhole };
+// it is quick, down to all expressions, or not at all.
+enum class Depth { kNearRoot, kWhole, kNothing };
 
 // What all passes over the same expressions share.
 class MinPlusGraph {
@@ -84,6 +84,7 @@ class MinPlusGraph {
   double rounding() const { return rounding_; }
   // Whether a pass with this depth knows the rest of the expression.
   bool reaches(Depth depth, int id) const {
+    if (depth == Depth::kNothing) return false;
     return depth == Depth::kWhole || near_root_[id];
   }
   // Whether it pushes it down to the operands of the expression.

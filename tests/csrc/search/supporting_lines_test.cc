@@ -74,6 +74,35 @@ TEST(SupportingLines, StepsAreNoLongerThanStrategiesBelowEachLimit) {
   });
 }
 
+TEST(SupportingLines, NoneOfSeveralProblemsHasAStrategyBelowItsOwn) {
+  for (int seed = 50; seed < 60; ++seed) {
+    std::vector<Problem> problems;
+    for_random_problems(seed * 3, 3, kWide, [&](const Problem& problem, Dice&) {
+      problems.push_back(problem);
+    });
+    problems.push_back(problems.front());
+    problems.emplace_back();
+    problems.back().nodes = {std::make_shared<NodeTable>(
+        std::vector<std::vector<Choice>>{std::vector<Choice>{}})};
+    const std::vector<SupportingLines> found =
+        supporting_lines_of(problems, {.most = 12});
+    ASSERT_EQ(found.size(), problems.size());
+    EXPECT_FALSE(found.back().has_strategies());
+    double told = 0;
+    double least = 0;
+    for (std::size_t p = 0; p + 1 < problems.size(); ++p) {
+      for (const Cost& cost : brute_force(problems[p])) {
+        const double seconds = found[p].least_seconds(cost.memory);
+        EXPECT_LE(seconds, cost.time * (1 + 1e-12));
+        EXPECT_LE(found[p].least_bytes(), cost.memory);
+        told += seconds;
+        least += cost.time;
+      }
+    }
+    EXPECT_GT(told, 0.7 * least);
+  }
+}
+
 TEST(SupportingLines, ThereAreNoneWithoutStrategies) {
   const auto node = std::make_shared<NodeTable>(
       std::vector<std::vector<Choice>>{{{1, 1, 0}}});
