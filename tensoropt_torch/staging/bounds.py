@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from tensoropt_torch import _C
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.searched import Points
+from tensoropt_torch.program.stage_schedules import ScheduleName
 from tensoropt_torch.stages.intervals import Interval
 
 WEIGHTINGS = 9  # of memory and time, under which the least of a part is found
@@ -76,7 +77,7 @@ class StageBounds:
         return dict(zip(parts, found, strict=True))
 
 
-def least_step(stages: int, micro_batches: int) -> float:
+def least_step(schedule: ScheduleName, stages: int, micro_batches: int) -> float:
     """The least that a step in closed form takes, in times of an average stage for one
     micro-batch, if forwards take a third (``tests/stages/test_stage_limits.py``).
 
@@ -84,9 +85,10 @@ def least_step(stages: int, micro_batches: int) -> float:
     step is measured at, then with times t of stages it takes at least the sum of t_j before s,
     (M - (S - 1 - s)) t_s and 2 t_j after s. Of these S sums an average in which all t have the
     same factor has none but positive weights, and that factor is (M + S - 1) / S. With fewer
-    micro-batches stages that differ may hide a part of the waits.
+    micro-batches stages that differ may hide a part of the waits. By GPipe it takes the time of all
+    stages and M - 1 times that of the slowest.
     """
-    if micro_batches > stages:
+    if micro_batches > stages or schedule == "gpipe":
         return micro_batches + stages - 1
     fewer, more = sorted((stages - 1, micro_batches - 1))
     return 1 + more + 2 / 3 * fewer

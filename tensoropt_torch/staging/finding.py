@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 from tensoropt_torch.checks import check_memory_limit
-from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.measure import MeasureOptions
 from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.planner.memory_limits import Predictor
@@ -44,7 +44,7 @@ def find_stages(
     *,
     stages: Stages | None = None,
     micro_batches: int | None = None,
-    schedule: ScheduleName = "1f1b",
+    schedule: ScheduleName | None = None,
     chunks: int = 1,
     num_devices: int | None = None,
     memory_limit: float | None = None,
@@ -59,9 +59,9 @@ def find_stages(
 
     Args:
         model, args, kwargs: as for ``find_strategy``.
-        stages, micro_batches, schedule, chunks: as of ``StageOptions``. Without ``stages`` the
-            schedule is 1F1B, and without ``micro_batches`` then powers of two up to
-            ``max_micro_batches`` are tried; else one is run.
+        stages, micro_batches, schedule, chunks: as of ``StageOptions``. Without ``stages`` 1F1B and
+            GPipe are tried where no schedule is given, and without ``micro_batches`` powers of two
+            up to ``max_micro_batches``; else there is one, by 1F1B.
         num_devices: of all stages together; by default the processes that run.
         memory_limit: bytes per device; what is found is simulated, and its peaks are within the
             limit (``PlanningOptions.memory``).
@@ -80,10 +80,10 @@ def find_stages(
             _check_searched(schedule, chunks)
             most = planning.max_micro_batches
             max_stages = MOST_STAGES if planning.max_stages == 1 else planning.max_stages
-            options: Any = SearchedStages.of(max_stages, micro_batches, most)
+            options: Any = SearchedStages.of(max_stages, micro_batches, most, schedule)
         else:
             options = StageOptions(
-                stages, 1 if micro_batches is None else micro_batches, schedule, chunks
+                stages, 1 if micro_batches is None else micro_batches, schedule or "1f1b", chunks
             )
         planning = replace(planning, max_stages=1)  # of the task there are no others
         return example_of(model, args, kwargs, keywords), planning, options
@@ -126,8 +126,10 @@ def _check_dims(task: PlanningTask, micro_batches: int) -> None:
         )
 
 
-def _check_searched(schedule: str, chunks: int) -> None:
-    if schedule != "1f1b" or chunks != 1:
+def _check_searched(schedule: ScheduleName | None, chunks: int) -> None:
+    if schedule is not None:
+        check_choice("schedule", schedule, get_args(ScheduleName))
+    if schedule == "interleaved" or chunks != 1:
         raise TensorOptError(
             f"schedule={schedule!r} with chunks={chunks} is for stages that are given; give "
             "stages=, or leave these out"

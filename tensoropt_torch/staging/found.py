@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from tensoropt_torch.plan import Guarantee, StagedPlan
 from tensoropt_torch.planner.searched import Points
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.staging.options import StageOptions
 from tensoropt_torch.staging.parts import plan_stages
 from tensoropt_torch.staging.search import Pipelines, SearchedStages, pipelines
 
@@ -66,9 +65,8 @@ class FoundInStages:
         """See ``Found``. Each stage has the fastest strategy for itself in the point's memory."""
         if number not in self.planned:
             one = self.found.points[number]
-            options = StageOptions(one.cuts, one.micro_batches)
             self.planned[number] = plan_stages(
-                self.task, options, self.num_devices, one.memory_bytes
+                self.task, one.options, self.num_devices, one.memory_bytes
             )
         return replace(
             self.planned[number],

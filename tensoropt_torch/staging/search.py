@@ -1,5 +1,5 @@
-"""The frontier of plans in stages: where the model is cut, into how many stages, and in how many
-micro-batches a step runs.
+"""The frontier of plans in stages: where the model is cut, into how many stages, in how many
+micro-batches a step runs, and by which schedule.
 
 ::
 
@@ -8,9 +8,9 @@ micro-batches a step runs.
         one.memory_bytes, one.time_s, one.stages, one.cuts
 
 A frontier of strategies is searched for each interval of calls that a stage may be, once for those
-that are alike, for the number of micro-batches that are in flight there. These are composed
-(``csrc/pipeline/composition.h``): within a cap on memory every stage takes its fastest strategy,
-and what is left are the cuts.
+that are alike, for the number of micro-batches that are in flight there
+(``micro_batch_graph.py``). These are composed (``csrc/pipeline/composition.h``): within a cap on
+memory every stage takes its fastest strategy, and what is left are the cuts.
 
 What is known rules out the most. A number of stages and of micro-batches is left out if no
 pipeline of them can beat it; else the least memory and time of each interval say how long it may
@@ -20,59 +20,25 @@ take in a pipeline that does (``csrc/pipeline/stage_limits.h``), so up to which 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
 
-import torch
-
-from tensoropt_torch import _C
-from tensoropt_torch.batches import batch_rows, doubled, micro_batched
+from tensoropt_torch.batches import doubled, micro_batched
 from tensoropt_torch.checks import check_whole
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.plan import Guarantee, Settings
-from tensoropt_torch.planner.points import thinned_indices
-from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.plan import Guarantee
 from tensoropt_torch.planner.searched import Points, weakest
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.program.stage_schedules import in_flight, schedules_of
-from tensoropt_torch.program.stage_times import StageTimes, timeline
+from tensoropt_torch.program.stage_schedules import ScheduleName
 from tensoropt_torch.progress import progress
-from tensoropt_torch.space.search_space import make_space
-from tensoropt_torch.stages import StageGraph, cut_stage
-from tensoropt_torch.stages.intervals import Interval, Intervals
-from tensoropt_torch.staging.bounds import StageBounds, is_matched, least_step
+from tensoropt_torch.staging.micro_batch_graph import FoundPipeline, MicroBatchGraph
 from tensoropt_torch.staging.options import StageOptions
-from tensoropt_torch.staging.parts import of_part, settings_of_part
-from tensoropt_torch.staging.step_times import held_bytes, transfer_s
-from tensoropt_torch.staging.uses import Use, in_pipelines
-from tensoropt_torch.telling.timeline import FORWARD_SHARE
 from tensoropt_torch.units import format_bytes
 
 log = get_logger(__name__)
 
-MEMORY_STEP = 0.005  # pipelines within this share of memory stand for each other
-# Of what is known so many points say what is of no use.
-MOST_KNOWN = 48
-
-
-@dataclass(frozen=True)
-class FoundPipeline:
-    """A point: memory of the worst device (bytes) and seconds of a step, as it is simulated.
-
-    Attributes:
-        stages, micro_batches: how many.
-        cuts: before which calls of the graph of a micro-batch.
-    """
-
-    memory_bytes: float
-    time_s: float
-    stages: int
-    micro_batches: int
-    cuts: tuple[int, ...]
+SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe")
 
 
 @dataclass(frozen=True)
@@ -95,10 +61,12 @@ class SearchedStages:
     Attributes:
         max_stages: powers of two up to it are tried.
         micro_batches: the numbers of them that are tried.
+        schedules: those that are tried, 1F1B first.
     """
 
     max_stages: int
     micro_batches: tuple[int, ...]
+    schedules: tuple[ScheduleName, ...] = SCHEDULES
 
     def __post_init__(self) -> None:
         check_whole("max_stages", self.max_stages, least=2)
@@ -106,11 +74,17 @@ class SearchedStages:
             check_whole("micro_batches", number, least=1)
 
     @staticmethod
-    def of(max_stages: int, micro_batches: int | None, max_micro_batches: int) -> SearchedStages:
-        """With this number of micro-batches, or powers of two up to ``max_micro_batches``."""
-        if micro_batches is not None:
-            return SearchedStages(max_stages, (micro_batches,))
-        return SearchedStages(max_stages, (1, *doubled(max_micro_batches)))
+    def of(
+        max_stages: int,
+        micro_batches: int | None,
+        max_micro_batches: int,
+        schedule: ScheduleName | None = None,
+    ) -> SearchedStages:
+        """With this number of micro-batches, or powers of two up to ``max_micro_batches``; with
+        this schedule, or any."""
+        numbers = (1, *doubled(max_micro_batches)) if micro_batches is None else (micro_batches,)
+        schedules = SCHEDULES if schedule is None else (schedule,)
+        return SearchedStages(max_stages, numbers, schedules)
 
 
 def searched_options(
@@ -129,7 +103,7 @@ def searched_options(
             f"{format_bytes(limit)} per device; set recompute=True, raise max_micro_batches or "
             "max_stages, use more devices, or give stages= to see what is in the way of one"
         )
-    return StageOptions(found[-1].cuts, found[-1].micro_batches)
+    return found[-1].options
 
 
 def pipelines(
@@ -166,325 +140,27 @@ def pipelines(
                 done(more=len(numbers))
                 continue
             graph = MicroBatchGraph(task, count, captured, memory_limit, pick_limits)
+            scheduled = {name: graph.under(name) for name in wanted.schedules}
             for stages in numbers:
                 done(f"{stages} stages, {micro_batches} micro-batches", more=0)
-                several = graph.pipelines(stages, _unbeaten_points(beside))
-                beside += [(one.memory_bytes, one.time_s) for one in several]
-                found += several
+                for name, under in scheduled.items():
+                    if name == "gpipe" and _is_gpipe_ruled_out(
+                        scheduled.get("1f1b"), stages, beside
+                    ):
+                        continue
+                    several = under.pipelines(stages, _unbeaten_points(beside))
+                    beside += [(one.memory_bytes, one.time_s) for one in several]
+                    found += several
                 done()
-            guarantees.append(graph.guarantee)
+            guarantees += [under.guarantee for under in scheduled.values()]
     return Pipelines(tuple(_unbeaten(found)), weakest([Guarantee(), *guarantees]))
 
 
-class MicroBatchGraph:
-    """Pipelines of the graph of one micro-batch."""
-
-    def __init__(
-        self,
-        task: PlanningTask,
-        count: int,
-        captured: CapturedModel,
-        memory_limit: float = math.inf,
-        pick_limits: Sequence[float] = (),
-    ) -> None:
-        self._task = task
-        self._count = count
-        self._captured = captured
-        self._limit = memory_limit
-        limits = {limit for limit in (*pick_limits, memory_limit) if math.isfinite(limit)}
-        self._pick_limits = sorted(limits)
-        self._found: list[Guarantee] = []
-        self._longer = 1.0
-        self._micro_batches = captured.micro_batches
-        self.intervals = Intervals(captured)
-
-    def pipelines(self, stages: int, known: Points = ()) -> list[FoundPipeline]:
-        """Of so many stages, but for what a known strategy stands for."""
-        offered = self.offered(stages)
-        if not offered:
-            return []
-        shape = _C.PipelineShape(
-            stages=stages,
-            micro_batches=self._micro_batches,
-            end=self._captured.num_calls,
-            forward_share=FORWARD_SHARE,
-            memory_step=MEMORY_STEP,
-            pick_limits=self._pick_limits,
-        )
-        frontiers = self._frontiers(offered, stages, shape, known)
-        choices = [
-            self._choice(*at, stages, points) for at, points in zip(offered, frontiers, strict=True)
-        ]
-        found = []
-        for composed in _C.compose_pipelines(choices, shape):
-            if composed.memory_bytes > self._limit:
-                continue
-            chosen = [offered[stage.choice][1] for stage in composed.stages]
-            seconds = [frontiers[stage.choice][stage.point][1] for stage in composed.stages]
-            step_s = self._simulated_s(chosen, seconds)
-            self._longer = max(self._longer, step_s / composed.time_s)
-            cuts = tuple(interval.last for interval in chosen[:-1])
-            memory = composed.memory_bytes
-            found.append(FoundPipeline(memory, step_s, stages, self._micro_batches, cuts))
-        return found
-
-    def _simulated_s(self, chosen: Sequence[Interval], seconds: Sequence[float]) -> float:
-        """Of a step of stages that take so long for all micro-batches."""
-        stages = len(chosen)
-        both = [time / self._micro_batches for time in seconds]
-        sent = tuple(self.transfer_s(one.sent_bytes, stages) / 2 for one in chosen[:-1])
-        times = StageTimes(
-            tuple(FORWARD_SHARE * time for time in both),
-            tuple((1 - FORWARD_SHARE) * time for time in both),
-            sent,
-            sent,
-        )
-        return timeline(schedules_of("1f1b", stages, self._micro_batches), times).step_s
-
-    def offered(self, stages: int) -> list[tuple[int, Interval]]:
-        """Which each of so many stages may be; none if some cannot be any."""
-        of_stages = self.intervals.of_stages(stages)
-        if not all(of_stages):
-            return []
-        return [(stage, one) for stage, several in enumerate(of_stages) for one in several]
-
-    def bounds(self, stages: int, offered: Sequence[tuple[int, Interval]]) -> StageBounds:
-        """What these cost at least."""
-        settings = self._settings(self._captured, self._count // stages)
-        return StageBounds(
-            make_space(self._captured, settings),
-            self.search,
-            self.intervals.places(),
-            offered,
-            lambda stage: self.flight(stage, stages),
-        )
-
-    def _frontiers(
-        self,
-        offered: Sequence[tuple[int, Interval]],
-        stages: int,
-        shape: _C.PipelineShape,
-        known: Points,
-    ) -> list[Points]:
-        """Those of the intervals, as far as they matter beside what is known."""
-        spaces = _StageSpaces(self, stages, offered)
-        if not known:
-            uses = [Use.any() for _ in offered]
-        else:
-            bounds = self.bounds(stages, offered)
-            if not self._may_pay(bounds, stages, known):
-                return [[] for _ in offered]
-            uses = self._uses(bounds, spaces, offered, stages, shape, known)
-        return [spaces.frontier(*at, use) for at, use in zip(offered, uses, strict=True)]
-
-    def _may_pay(self, bounds: StageBounds, stages: int, known: Points) -> bool:
-        """Whether some pipeline may beat what is known. Its stages together have at most its
-        memory times their number, of which what crosses cuts is more than the whole graph keeps of
-        it, and take at most the time that a step of equal stages leaves them."""
-        longer = stages * self._micro_batches / least_step(stages, self._micro_batches)
-        whole = [(memory * stages, time * longer) for memory, time in known]
-        return bounds.beats(whole, self._limit * stages)
-
-    def _uses(
-        self,
-        bounds: StageBounds,
-        spaces: _StageSpaces,
-        offered: Sequence[tuple[int, Interval]],
-        stages: int,
-        shape: _C.PipelineShape,
-        known: Points,
-    ) -> list[Use]:
-        """What of each interval's frontier may be of use beside what is known."""
-        few = [known[index] for index in thinned_indices(len(known), MOST_KNOWN)]
-        memories = [memory for memory, _ in few]
-        lines = bounds.least(self._limit)
-        steps = [self._steps(lines[spaces.key(*at)], memories, *at, stages) for at in offered]
-        least = [self._choice(*at, stages, own) for at, own in zip(offered, steps, strict=True)]
-        of_alike: dict[Hashable, list[float]] = {}
-        for at, own in zip(offered, _C.longest_useful(least, shape, few), strict=True):
-            key = spaces.key(*at)
-            of_alike[key] = [max(pair) for pair in zip(own, of_alike.get(key, own), strict=True)]
-        uses = [
-            Use.of(own, [0.0, *memories], of_alike[spaces.key(*at)], 1 + self._epsilon)
-            for at, own in zip(offered, steps, strict=True)
-        ]
-        return in_pipelines(offered, uses, stages)
-
-    def _steps(
-        self,
-        lines: _C.SupportingLines,
-        memories: Sequence[float],
-        stage: int,
-        interval: Interval,
-        stages: int,
-    ) -> Points:
-        """What a stage costs at least, with what it holds of what crosses its cuts."""
-        held = self.held_bytes(stage, interval, stages)
-        own = lines.steps([memory - held for memory in memories])
-        return [(memory + held, time) for memory, time in own]
-
-    def _choice(
-        self, stage: int, interval: Interval, stages: int, points: Points
-    ) -> _C.StageChoice:
-        return _C.StageChoice(
-            stage=stage,
-            first_cut=interval.first,
-            last_cut=interval.last,
-            transfer_s=self.transfer_s(interval.sent_bytes, stages),
-            points=list(points),
-        )
-
-    def stage_space(self, stages: int, interval: Interval) -> _C.SearchSpace:
-        """Of what lies between two cuts.
-
-        Raises:
-            TensorOptError: it cannot be a stage.
-        """
-        graph = self._stage_graph(interval)
-        settings = self._settings(graph.captured, self._count // stages)
-        return make_space(graph.captured, settings)
-
-    def searched(
-        self, space: _C.SearchSpace, flight: int, limit: float = math.inf, held: float = 0.0
-    ) -> Points:
-        """The frontier of a space with so many micro-batches in flight, up to a limit, of a stage
-        that holds so many bytes besides."""
-        own = min(limit, self._limit) - held
-        if own <= 0:
-            return []
-        picks = [limit - held for limit in self._pick_limits if limit > held]
-        result = space.search_in_flight(flight, self.search.options(own, picks))
-        epsilon = self._epsilon if result.exact else math.inf
-        self._found.append(
-            Guarantee(result.exact, epsilon, tuple(result.heuristics), space.complete)
-        )
-        return [(memory + held, time) for memory, time in result.points]
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What holds for all that was found. What is composed by the closed form, which is no
-        longer than a step, takes longer by some share when it is simulated."""
-        epsilon = (1 + self._epsilon) * self._longer - 1
-        return weakest([Guarantee(epsilon=epsilon), *self._found])
-
-    @property
-    def _epsilon(self) -> float:
-        """Of pipelines: that of their stages, and of those that stand for each other."""
-        return (1 + self._task.search.epsilon) * (1 + MEMORY_STEP) - 1
-
-    @property
-    def search(self) -> SearchSettings:
-        """How stages are searched."""
-        return self._task.search
-
-    def flight(self, stage: int, stages: int) -> int:
-        """How many micro-batches are in flight in a stage."""
-        return _flights(stages, self._micro_batches)[stage]
-
-    def _stage_graph(self, interval: Interval) -> StageGraph:
-        calls = self._captured.num_calls
-        cuts = [cut for cut in (interval.first, interval.last) if 0 < cut < calls]
-        number = 1 if interval.first > 0 else 0
-        return cut_stage(self._captured, cuts, number, self.intervals.roles)
-
-    def _settings(self, captured: CapturedModel, devices: int) -> Settings:
-        dims = self._row_dims(captured, devices)
-        is_shared = any(dim is not None for dim in dims.values())
-        own = of_part(self._task, captured, self._count)
-        return settings_of_part(own, dims if is_shared else None, devices, 1)
-
-    def _row_dims(self, captured: CapturedModel, devices: int) -> dict[str, int | None]:
-        """The dim of what a stage takes whose rows are shared out to its devices."""
-        rows = self._rows
-        if devices == 1 or rows == 0 or rows % devices:
-            rows = -1
-        inputs = captured.inputs
-        return {s.names[0]: _dim_of(s.placeholder.meta.get("val"), rows) for s in inputs}
-
-    @cached_property
-    def _rows(self) -> int:
-        return batch_rows(self._captured, self._task.whole_inputs)
-
-    def transfer_s(self, sent_bytes: int, stages: int) -> float:
-        """Of what a device sends to the next stage, and of the gradients that it gets back."""
-        share = self._share(sent_bytes, stages)
-        return 2 * transfer_s(self._task.cluster, self._count // stages, share)
-
-    def held_bytes(self, stage: int, interval: Interval, stages: int) -> float:
-        """What a device holds of what crosses the cuts of a stage."""
-        received, sent = (
-            self._share(num_bytes, stages)
-            for num_bytes in (interval.received_bytes, interval.sent_bytes)
-        )
-        return held_bytes(self.flight(stage, stages), self._micro_batches, received, sent)
-
-    def _share(self, sent_bytes: int, stages: int) -> float:
-        """What one device has of what crosses a cut."""
-        devices = self._count // stages
-        rows = self._rows
-        return sent_bytes / (devices if rows and rows % devices == 0 else 1)
-
-
-class _StageSpaces:
-    """The strategies of what stages may be: a space for those that are alike, whose tables of
-    costs all numbers in flight share."""
-
-    def __init__(
-        self, graph: MicroBatchGraph, stages: int, offered: Sequence[tuple[int, Interval]]
-    ) -> None:
-        self._graph = graph
-        self._stages = stages
-        self._flights: defaultdict[Hashable, set[int]] = defaultdict(set)
-        for stage, interval in offered:
-            self._flights[interval.alike].add(graph.flight(stage, stages))
-        self._spaces: dict[Hashable, _C.SearchSpace | None] = {}
-        self._frontiers: dict[Hashable, Points] = {}
-
-    def key(self, stage: int, interval: Interval) -> Hashable:
-        """Equal for stages of one frontier."""
-        return self._graph.flight(stage, self._stages), interval.alike
-
-    def frontier(self, stage: int, interval: Interval, use: Use) -> Points:
-        """What is of use of it, in bytes and seconds. What is known is no part of the search:
-        products are a dozen times as many with points among them that are not near its own."""
-        if use.limit == 0:
-            return []
-        key = self.key(stage, interval)
-        if key not in self._frontiers:
-            found = self._searched(stage, interval, use.limit)
-            self._frontiers[key] = [point for point in found if not is_matched(point, use.others)]
-        return self._frontiers[key]
-
-    def _searched(self, stage: int, interval: Interval, limit: float) -> Points:
-        try:
-            space = self._space(interval)
-            flight = self._graph.flight(stage, self._stages)
-            held = self._graph.held_bytes(stage, interval, self._stages)
-            return self._graph.searched(space, flight, limit, held) if space else []
-        except TensorOptError as error:
-            log.info("no stage of calls %d to %d: %s", interval.first, interval.last, error)
-            return []
-
-    def _space(self, interval: Interval) -> _C.SearchSpace | None:
-        if interval.alike not in self._spaces:
-            self._spaces[interval.alike] = None
-            space = self._graph.stage_space(self._stages, interval)
-            threads = self._graph.search.num_threads
-            space.build_in_flight(sorted(self._flights[interval.alike]), threads)
-            self._spaces[interval.alike] = space
-        return self._spaces[interval.alike]
-
-
-@cache
-def _flights(stages: int, micro_batches: int) -> tuple[int, ...]:
-    return tuple(in_flight("1f1b", stage, stages, micro_batches) for stage in range(stages))
-
-
-def _dim_of(value: object, rows: int) -> int | None:
-    """The dim of a value that has so many rows; the first one, if several have."""
-    if not isinstance(value, torch.Tensor):
-        return None
-    return next((dim for dim, size in enumerate(value.shape) if size == rows), None)
+def _is_gpipe_ruled_out(by_1f1b: MicroBatchGraph | None, stages: int, found: Points) -> bool:
+    """By what was found of these stages by 1F1B, and of others."""
+    if by_1f1b is None or not found:
+        return False
+    return by_1f1b.rules_out_gpipe(stages, min(time for _, time in found))
 
 
 def _unbeaten(found: Iterable[FoundPipeline]) -> list[FoundPipeline]:

@@ -14,7 +14,7 @@ from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.stages.intervals import CUTS_PER_STAGE, Interval, Intervals
-from tensoropt_torch.staging.search import MicroBatchGraph
+from tensoropt_torch.staging.micro_batch_graph import MicroBatchGraph
 from tests.stages.models import make
 
 MODELS = ["llama", "gpt_tied", "skips", "masked", "transformer"]

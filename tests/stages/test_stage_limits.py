@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from tensoropt_torch import _C, TensorOptError
+from tensoropt_torch.program.stage_schedules import ScheduleName
 from tensoropt_torch.staging.bounds import least_step
 
 Points = list[tuple[float, float]]
@@ -119,5 +120,7 @@ def test_no_step_is_shorter_than_the_least() -> None:
         uneven = chosen.choice([0.0, 0.3, 0.9, 1.0])
         both = [1 + uneven * chosen.uniform(-1, 5) for _ in range(stages)]
         times = [_C.StageTime(t / 3, t * 2 / 3) for t in both]
-        step = _C.pipeline_step_s(times, micro_batches)
-        assert step >= least_step(stages, micro_batches) * sum(both) / stages * (1 - 1e-9), seed
+        schedule: ScheduleName = chosen.choice(["1f1b", "gpipe"])
+        step = _C.pipeline_step_s(times, micro_batches, schedule)
+        least = least_step(schedule, stages, micro_batches)
+        assert step >= least * sum(both) / stages * (1 - 1e-9), seed

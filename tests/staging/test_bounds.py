@@ -11,7 +11,8 @@ from tensoropt_torch import load_cluster
 from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.staging.search import MicroBatchGraph, SearchedStages, pipelines
+from tensoropt_torch.staging.micro_batch_graph import MicroBatchGraph
+from tensoropt_torch.staging.search import SearchedStages, pipelines
 from tests.stages.models import make
 
 DEVICES = 4

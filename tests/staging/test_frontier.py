@@ -27,7 +27,8 @@ from tensoropt_torch.plan import Plan, load_any
 from tensoropt_torch.planner.stage_timeline import timeline_of
 from tensoropt_torch.report.stage_tables import WIDTH, picture_of
 from tensoropt_torch.simulate import step_of, with_peaks
-from tensoropt_torch.staging.search import MEMORY_STEP, SearchedStages, pipelines
+from tensoropt_torch.staging.micro_batch_graph import MEMORY_STEP
+from tensoropt_torch.staging.search import SearchedStages, pipelines
 from tensoropt_torch.tasks import task_of
 from tests.stages.models import make
 

@@ -16,13 +16,8 @@ from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.stages.intervals import Intervals
 from tensoropt_torch.staging import StageOptions, plan_stages
-from tensoropt_torch.staging.search import (
-    MEMORY_STEP,
-    FoundPipeline,
-    MicroBatchGraph,
-    SearchedStages,
-    pipelines,
-)
+from tensoropt_torch.staging.micro_batch_graph import MEMORY_STEP, FoundPipeline, MicroBatchGraph
+from tensoropt_torch.staging.search import SearchedStages, pipelines
 from tests.stages.models import make
 
 EPSILON = 0.01  # of the searches of stages
@@ -128,7 +123,8 @@ def test_without_stages_they_are_searched() -> None:
         ({"max_stages": 0}, "max_stages = 0"),
         ({"stages": 2, "max_stages": 4}, "give it, or stages="),
         ({"micro_batches": 0}, "micro_batches = 0"),
-        ({"schedule": "gpipe"}, "is for stages that are given"),
+        ({"schedule": "interleaved"}, "is for stages that are given"),
+        ({"schedule": "fast"}, "schedule = 'fast'"),
         ({"chunks": 2}, "is for stages that are given"),
         ({"memory_limit": 1e3}, "no plan in up to 8 stages on 4 devices"),
         ({"stages": 2, "max_micro_batches": 4}, "give micro_batches="),
