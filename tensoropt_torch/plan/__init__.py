@@ -4,7 +4,13 @@ from tensoropt_torch.plan.parts import PlanPart, VariantStrategy
 from tensoropt_torch.plan.plan import Plan
 from tensoropt_torch.plan.staged import StagedPlan, StagePlan, any_of_json, load_any
 from tensoropt_torch.space.choices import Choices
-from tensoropt_torch.space.constraints import Constraint, Pins, constraints_of
+from tensoropt_torch.space.constraints import (
+    Constraint,
+    Pins,
+    StagePins,
+    constraints_of,
+    stage_pins_of,
+)
 from tensoropt_torch.space.options import ReduceDType
 from tensoropt_torch.space.settings import (
     Guarantee,
@@ -30,6 +36,7 @@ __all__ = [
     "PlanPart",
     "ReduceDType",
     "Settings",
+    "StagePins",
     "StagePlan",
     "StagedPlan",
     "StateDType",
@@ -38,4 +45,5 @@ __all__ = [
     "constraints_of",
     "default_max_configs",
     "load_any",
+    "stage_pins_of",
 ]

@@ -60,9 +60,10 @@ class Candidate:
         start = time.perf_counter()
         found = []
         others: list[tuple[float, float]] = []
-        total = len(self._spaces) if len(self._spaces) > 1 else 0
+        spaces = () if self._task.stage_pins else self._spaces
+        total = len(spaces) if len(spaces) > 1 else 0
         with progress(_what(self._task, self._num_devices), total, ticking=True) as step:
-            for space, settings, captured in self._spaces:
+            for space, settings, captured in spaces:
                 if total:
                     step(_micro_batches(settings.micro_batches), more=0)
                 result = self._task.search.run(
@@ -75,7 +76,8 @@ class Candidate:
         if self._task.max_stages > 1:
             in_stages.append(self._in_stages(memory_limit, pick_limits, others))
         seconds = time.perf_counter() - start
-        frontier = Frontier(found, seconds, self._task.memory_fraction, in_stages)
+        _, *whole = self._spaces[0]
+        frontier = Frontier(found, seconds, self._task.memory_fraction, in_stages, tuple(whole))
         log.info("%r", frontier)
         log.debug("what the search did: %s", frontier.stats)
         return frontier

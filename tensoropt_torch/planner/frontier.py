@@ -12,6 +12,7 @@ from typing import Any, overload
 
 from tensoropt_torch import pages, planner
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
 from tensoropt_torch.plan import Plan, Settings, StagedPlan
 from tensoropt_torch.planner.device_counts import ProfileRow
@@ -93,13 +94,14 @@ class Frontier(Sequence[FrontierPoint]):
         seconds: float,
         memory_fraction: float = DEFAULT_MEMORY_FRACTION,
         in_stages: Sequence[Found] = (),
+        task: tuple[Settings, CapturedModel] | None = None,
     ) -> None:
+        """``task`` is that of strategies without stages; by default of those that were searched."""
         self._found: list[Found] = [*searched, *in_stages]
         self._searched = searched
         self._memory_fraction = memory_fraction
         self.guarantee = weakest([found.guarantee for found in self._found])
-        self._settings = searched[0].settings
-        self._captured = searched[0].captured
+        self._settings, self._captured = task or (searched[0].settings, searched[0].captured)
         self._places = list(_best(self._found))
         self._points = [
             FrontierPoint(memory, time, index, self)

@@ -15,6 +15,7 @@ from tensoropt_torch.plan import (
     MeasuredCurve,
     OpRecord,
     Settings,
+    StagePins,
     default_max_configs,
 )
 from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION, default_memory_limit
@@ -61,7 +62,8 @@ class PlanningTask(SpaceOptions):
     run while the device computes; None: where that makes steps faster. ``in_micro_batches`` is
     the model as it runs in 2, 4, ... micro-batches, whose points are on the same frontier;
     ``captured`` may be in micro-batches itself, and then every plan runs so many at least.
-    ``max_stages`` is asked for, and ``stage_search`` finds those strategies.
+    ``max_stages`` is asked for, with ``stage_pins`` no strategies without stages are, and
+    ``stage_search`` finds those in stages.
     """
 
     captured: CapturedModel
@@ -81,6 +83,7 @@ class PlanningTask(SpaceOptions):
     in_micro_batches: tuple[CapturedModel, ...] = ()
     input_dims: tuple[tuple[str, int], ...] = ()
     max_stages: int = 1
+    stage_pins: StagePins = field(default_factory=StagePins)
     stage_search: StageSearch | None = None
 
     def graphs(self, num_devices: int) -> Iterator[tuple[CapturedModel, Settings]]:

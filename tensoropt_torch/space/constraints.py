@@ -15,11 +15,14 @@ from tensoropt_torch.errors import TensorOptError
 
 ANY = "*"
 WHOLE = "whole"
+# A pin of this name is how many stages there are, and one of this value where a stage begins.
+STAGES = "stages"
+STAGE = "stage"
 
 # One split, or one for each mesh axis: a placement of a parameter, ``S0`` or ``R``; or the
 # name of an operator's dim.
 Split = Placement | str
-Pins = Mapping[str, Split | Sequence[Split]]
+Pins = Mapping[str, Split | Sequence[Split] | int]
 
 _PLACEMENT = re.compile(r"S\d+|R")
 _TERM = re.compile(r"\*|[-\w]+|\+\d+")
@@ -78,13 +81,85 @@ class Constraint(Record):
         return self.value in entries
 
 
+@dataclass(frozen=True)
+class StagePins:
+    """What is pinned of how a model is cut.
+
+    Attributes:
+        number: of stages; None: any.
+        begins: modules with each of which a stage begins, in the order in which they run.
+    """
+
+    number: int | None = None
+    begins: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything is pinned."""
+        return self.number is not None or bool(self.begins)
+
+    def __str__(self) -> str:
+        numbers = [] if self.number is None else [f"pin '{STAGES}' = {self.number}"]
+        return " and ".join([*numbers, *(f"pin '{name}' = '{STAGE}'" for name in self.begins)])
+
+    def allows(self, stages: int) -> bool:
+        """Whether there may be so many stages."""
+        return stages > len(self.begins) and self.number in (None, stages)
+
+    def allows_up_to(self, most: int) -> bool:
+        """Whether there may be some number of stages, of up to so many."""
+        return any(self.allows(stages) for stages in range(1, most + 1))
+
+
 def constraints_of(pin: Pins | None, forbid: Pins | None) -> tuple[Constraint, ...]:
-    """The constraints of a user, pins first.
+    """The constraints of a user on splits, pins first.
 
     Raises:
         TensorOptError: something is no constraint.
     """
+    stage_pins_of(pin, forbid)
     return (*_constraints("pin", pin), *_constraints("forbid", forbid))
+
+
+def stage_pins_of(pin: Pins | None, forbid: Pins | None = None) -> StagePins:
+    """What a user has pinned of stages.
+
+    Raises:
+        TensorOptError: something of it is not allowed.
+    """
+    for name, value in forbid.items() if isinstance(forbid, Mapping) else ():
+        if _is_of_stages(name, value):
+            raise TensorOptError(
+                f"forbid '{name}' = {value!r} is not supported: pin how many stages there are, or "
+                "what they begin with"
+            )
+    of_stages = {
+        name: value
+        for name, value in (pin.items() if isinstance(pin, Mapping) else ())
+        if _is_of_stages(name, value)
+    }
+    begins = tuple(name for name, value in of_stages.items() if value == STAGE)
+    number = of_stages.get(STAGES)
+    if isinstance(number, str) and number.isdecimal():
+        number = int(number)
+    if number is not None and (not isinstance(number, int) or number < 2):
+        raise TensorOptError(
+            f"pin '{STAGES}' = {number!r} is not allowed; give a number of stages, 2 or more, or "
+            f"pin modules that stages begin with, as in {{'layers.4': '{STAGE}'}}"
+        )
+    if number is not None and number <= len(begins):
+        raise TensorOptError(
+            f"pin '{STAGES}' = {number} and {len(begins)} modules that stages begin with "
+            f"({', '.join(begins)}): of so many stages {number - 1} begin inside of the model"
+        )
+    return StagePins(number, begins)
+
+
+def _is_of_stages(name: Any, value: Any) -> bool:
+    return value == STAGE or (name == STAGES and (isinstance(value, int) or _is_number(value)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, str) and value.isdecimal()
 
 
 def _constraints(kind: Literal["pin", "forbid"], given: Any) -> list[Constraint]:
@@ -96,7 +171,9 @@ def _constraints(kind: Literal["pin", "forbid"], given: Any) -> list[Constraint]
             f"splits, such as {{'embed.weight': Shard(0)}}"
         )
     return [
-        Constraint(kind, _pattern(kind, name), _value(kind, name, v)) for name, v in given.items()
+        Constraint(kind, _pattern(kind, name), _value(kind, name, v))
+        for name, v in given.items()
+        if not _is_of_stages(name, v)
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -39,14 +39,15 @@ class Interval:
 
 
 class Intervals:
-    """Those of one graph with its loss.
+    """Those of one graph with its loss. ``pinned`` are cuts that all pipelines have.
 
     Attributes:
         roles: of the nodes of the graph.
     """
 
-    def __init__(self, captured: CapturedModel) -> None:
+    def __init__(self, captured: CapturedModel, pinned: Sequence[int] = ()) -> None:
         self._captured = captured
+        self._pinned = frozenset(pinned)
         self.roles = Roles(captured, loss_node(captured))
         self._calls = self.roles.calls
         self._numbers = {node: number for number, node in enumerate(self._calls)}
@@ -98,18 +99,22 @@ class Intervals:
         """Whether a stage may have the calls between."""
         if first >= last or self._owning[first] == self._owning[last]:
             return False
+        if any(first < cut < last for cut in self._pinned):
+            return False
+        if not self._pinned.isdisjoint((first, last)):
+            return True  # whatever is left of the work
         share = (self._work[last] - self._work[first]) * stages / self._work[-1]
         return LEAST_SHARE <= share <= MOST_SHARE
 
     def cuts(self, stages: int) -> list[int]:
         """Places for the cuts of so many stages, about in equal distances of work, where few bytes
-        cross and no module is cut deep inside; with both ends."""
+        cross and no module is cut deep inside; with both ends, and what is pinned."""
         count = stages * CUTS_PER_STAGE
         wanted = [self._work[-1] * number / count for number in range(count + 1)]
         found = (
             self._best(*around) for around in zip(wanted, wanted[1:], wanted[2:], strict=False)
         )
-        return sorted({0, len(self._calls)}.union(*found))
+        return sorted({0, len(self._calls), *self._pinned}.union(*found))
 
     def _best(self, least: float, wanted: float, most: float) -> list[int]:
         """The best place between these amounts of work, if there is any."""

@@ -10,7 +10,7 @@ from typing import Any, Unpack, get_args
 from tensoropt_torch.checks import check_memory_limit
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.measure import MeasureOptions
-from tensoropt_torch.plan import StagedPlan
+from tensoropt_torch.plan import StagedPlan, constraints_of, stage_pins_of
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.stage_schedules import ScheduleName
@@ -76,6 +76,7 @@ def find_stages(
         check_memory_limit(memory_limit)
         planning = planning_of(keywords)
         _check_planning(planning, is_searched=stages is None)
+        max_stages = planning.max_stages
         if stages is None:
             _check_searched(schedule, chunks)
             most = planning.max_micro_batches
@@ -85,7 +86,9 @@ def find_stages(
             options = StageOptions(
                 stages, 1 if micro_batches is None else micro_batches, schedule or "1f1b", chunks
             )
-        planning = replace(planning, max_stages=1)  # of the task there are no others
+        if stages is not None or not stage_pins_of(planning.pin):
+            max_stages = 1  # of the task there are no others
+        planning = replace(planning, max_stages=max_stages)
         return example_of(model, args, kwargs, keywords), planning, options
 
     example, planning, options = on_all_ranks(asked)
@@ -138,7 +141,8 @@ def _check_searched(schedule: ScheduleName | None, chunks: int) -> None:
 
 def _check_planning(planning: PlanningOptions, is_searched: bool) -> None:
     refused = {
-        "pin": planning.pin is not None,
+        "pin": planning.pin is not None
+        and (not is_searched or bool(constraints_of(planning.pin, None))),
         "forbid": planning.forbid is not None,
         "validate": bool(planning.validate),
         "measuring": planning.measuring != MeasureOptions(),
@@ -149,6 +153,7 @@ def _check_planning(planning: PlanningOptions, is_searched: bool) -> None:
     hints = {
         "max_micro_batches": "give micro_batches=, the number of them",
         "max_stages": "give it, or stages=",
+        "pin": "pin stages alone, without stages=, or plan without stages (find_strategy)",
     }
     for name, is_given in refused.items():
         if is_given:

@@ -24,6 +24,11 @@ def find_in_stages(
     numbers = tuple(captured.micro_batches for captured in task.in_micro_batches)
     wanted = SearchedStages(task.max_stages, numbers)
     found = pipelines(task, wanted, num_devices, memory_limit, pick_limits, known)
+    if task.stage_pins and not found.points and math.isinf(memory_limit):
+        raise TensorOptError(
+            f"{task.stage_pins}: the model cannot be cut so in any number of micro-batches that is "
+            "tried; pin fewer, or modules further apart that have parameters between them"
+        )
     return FoundInStages(found, task, num_devices)
 
 

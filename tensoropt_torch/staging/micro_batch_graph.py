@@ -32,7 +32,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.stage_schedules import ScheduleName, in_flight, schedules_of
 from tensoropt_torch.program.stage_times import StageTimes, timeline
 from tensoropt_torch.space.search_space import make_space
-from tensoropt_torch.stages import StageGraph, cut_stage
+from tensoropt_torch.stages import StageGraph, cut_points, cut_stage
 from tensoropt_torch.stages.intervals import Interval, Intervals
 from tensoropt_torch.staging.bounds import StageBounds, is_matched, least_step
 from tensoropt_torch.staging.options import StageOptions
@@ -94,7 +94,8 @@ class MicroBatchGraph:
         self._longer = self._spared = 1.0
         self._micro_batches = captured.micro_batches
         self._schedule: ScheduleName = "1f1b"
-        self.intervals = Intervals(captured)
+        pinned = cut_points(captured, task.stage_pins.begins)
+        self.intervals = Intervals(captured, pinned)
 
     def under(self, schedule: ScheduleName) -> MicroBatchGraph:
         """The same with another schedule, with ``guarantee`` for itself."""

@@ -122,7 +122,7 @@ def pipelines(
         known: (bytes, seconds) of strategies without stages, with which the result will be
             united: what one of them stands for is not looked for.
     """
-    numbers = [n for n in doubled(wanted.max_stages) if count % n == 0]
+    numbers = _numbers(task, wanted.max_stages, count)
     graphs = {graph.micro_batches: graph for graph in task.in_micro_batches}
     found: list[FoundPipeline] = []
     beside = list(known)
@@ -154,6 +154,23 @@ def pipelines(
                 done()
             guarantees += [under.guarantee for under in scheduled.values()]
     return Pipelines(tuple(_unbeaten(found)), weakest([Guarantee(), *guarantees]))
+
+
+def _numbers(task: PlanningTask, most: int, count: int) -> list[int]:
+    """Of stages: powers of two that divide the devices, or what is pinned.
+
+    Raises:
+        TensorOptError: no number is left.
+    """
+    pins = task.stage_pins
+    asked = doubled(most) if pins.number is None else [pins.number]
+    numbers = [number for number in asked if count % number == 0 and pins.allows(number)]
+    if pins and not numbers:
+        raise TensorOptError(
+            f"{pins}: {count} devices cannot be shared out to so many stages; give a number that "
+            "divides them"
+        )
+    return numbers
 
 
 def _is_gpipe_ruled_out(by_1f1b: MicroBatchGraph | None, stages: int, found: Points) -> bool:

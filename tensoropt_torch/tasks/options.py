@@ -86,7 +86,8 @@ class PlanningOptions(SpaceOptions):
             axes, ``(Shard(0), Replicate())`` or ``"S0,R"`` for one each, ``"*"`` leaves an
             axis free. An operator splits the dim of this name on one axis at least, or as
             ``"b0,h"`` says; what has no such dim is left alone. ``"whole"``: nothing is
-            split. See docs/why-this-plan.md, Pins.
+            split. ``{"stages": 4}`` is how many stages there are, and ``{"layers.4": "stage"}``
+            that one begins with this module. See docs/why-this-plan.md, Pins.
         forbid: splits that must not be, in the same way, of any mesh axis: ``{"embed.weight":
             Shard(1)}``; ``"whole"`` forbids that nothing is split. Several in a list.
         search: error bound, algorithm, threads.

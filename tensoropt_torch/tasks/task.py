@@ -28,7 +28,7 @@ from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure import MeasureOptions, ValidationOptions
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile, is_profile
-from tensoropt_torch.plan import constraints_of
+from tensoropt_torch.plan import constraints_of, stage_pins_of
 from tensoropt_torch.planner.memory_limits import default_memory_fraction
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask, handed_over
@@ -151,6 +151,7 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
         measured_on=profile.num_devices if profile else 0,
         memory_fraction=default_memory_fraction(planning.memory, cluster.device.type),
         constraints=constraints_of(planning.pin, planning.forbid),
+        stage_pins=stage_pins_of(planning.pin),
         in_micro_batches=tuple(_in_micro_batches(captured, planning, whole_inputs, input_dims)),
     )
 
@@ -206,6 +207,12 @@ def _check(planning: PlanningOptions) -> None:
     """Raises TensorOptError for values of a wrong kind."""
     check_whole("max_micro_batches", planning.max_micro_batches, least=1)
     check_whole("max_stages", planning.max_stages, least=1)
+    pins = stage_pins_of(planning.pin)
+    if pins and not pins.allows_up_to(planning.max_stages):
+        raise TensorOptError(
+            f"{pins} with max_stages={planning.max_stages}: give max_stages="
+            f"{pins.number or len(pins.begins) + 1} or more"
+        )
     if planning.max_configs is not None:
         check_whole("max_configs", planning.max_configs, least=1)
     for name, kind in (("search", SearchSettings), ("measuring", MeasureOptions)):
