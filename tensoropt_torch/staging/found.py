@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Guarantee, StagedPlan
 from tensoropt_torch.planner.searched import Points
 from tensoropt_torch.planner.task import PlanningTask

@@ -84,11 +84,19 @@ def test_each_has_one_that_stands_for_it(bandwidth: float) -> None:
     assert wanted.schedules == SCHEDULES
     found = pipelines(task, wanted, DEVICES)
     assert found.guarantee.epsilon < 0.5
-    count = 0
-    for memory, time in all_pipelines(task, wanted):
-        count += 1
+    everything = list(all_pipelines(task, wanted))
+    assert len(everything) > 300
+    for memory, time in everything:
         assert any(stands_for(one, memory, time, found.guarantee.epsilon) for one in found.points)
-    assert count > 300
+    # Beside strategies that are known, which rule out the most.
+    for factor in (0.9, 1.0, 1.1):
+        known = [(factor * one.memory_bytes, factor * one.time_s) for one in found.points[::3]]
+        beside = pipelines(task, wanted, DEVICES, known=known)
+        within = 1 + beside.guarantee.epsilon
+        for memory, time in everything:
+            assert any(m <= within * memory and t <= within * time for m, t in known) or any(
+                stands_for(one, memory, time, beside.guarantee.epsilon) for one in beside.points
+            ), factor
 
 
 def test_gpipe_is_found_where_transfers_are_long() -> None:
