@@ -42,6 +42,28 @@ def test_what_needs_no_torch_does_not_import_it(program: str) -> None:
     assert said.endswith("False\n")
 
 
+def test_jobs_do_not_import_what_few_of_them_need() -> None:
+    """Pages, explanations, simulated steps, runs of plans, stages and compiled graphs."""
+    few = (
+        "emit.whole",
+        "measure.runs.training",
+        "pages.page",
+        "planner.why",
+        "rules.trial",
+        "simulate.step",
+        "staging.search",
+        "telling.details",
+    )
+    for name in few:
+        assert (ROOT / "tensoropt_torch" / f"{name.replace('.', '/')}.py").is_file(), name
+    said = printed(
+        "import sys\n"
+        "from tensoropt_torch import auto_parallel\n"
+        f"print([name for name in {few} if f'tensoropt_torch.{{name}}' in sys.modules])"
+    )
+    assert said.endswith("[]\n")
+
+
 def test_every_public_name_is_found_and_stays() -> None:
     assert {*tensoropt_torch.__all__} <= {*dir(tensoropt_torch)}
     for name in tensoropt_torch.__all__:
