@@ -37,7 +37,6 @@ QUICK: Mapping[OpOverload, Callable[..., Any]] = {
     _ATEN.add.Tensor: torch.add,
     _ATEN.add_.Tensor: _TENSOR.add_,
     _ATEN.addmm.default: torch.addmm,
-    _ATEN.addmm_.default: _TENSOR.addmm_,
     _ATEN.avg_pool2d.default: _NN.avg_pool2d,
     _ATEN.adaptive_avg_pool2d.default: _NN.adaptive_avg_pool2d,
     _ATEN.baddbmm.default: torch.baddbmm,

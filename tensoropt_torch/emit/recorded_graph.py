@@ -22,7 +22,6 @@ from tensoropt_torch.operators import OPS
 
 GEOMETRY = "geometry"
 BACKWARD = "backward"
-SUM = "sum"
 _ATEN = torch.ops.aten
 # What they are given is read later, until others have taken it.
 _KEEPING = (
@@ -118,22 +117,6 @@ def accumulate_in_place(graph: fx.Graph, kept: Sequence[fx.Node | None]) -> None
                     continue
                 node.target, node.args = _ATEN.add_.Tensor, (own, other)
                 break
-
-
-def add_to(total: fx.Node, gradient: fx.Node) -> None:
-    """The gradient, which was made just now, is added to a sum."""
-    total.graph.call_function(_ATEN.add_.Tensor, (total, gradient)).meta[SUM] = True
-
-
-def fuse_sums(graph: fx.Graph) -> None:
-    """What a product of two matrices gives, and nobody but a sum takes, gets there at once."""
-    for node in graph.find_nodes(op="call_function", target=_ATEN.add_.Tensor):
-        if not node.meta.get(SUM):
-            continue
-        total, product = node.args
-        if product.target is _ATEN.mm.default and [*product.users] == [node]:
-            node.target, node.args = _ATEN.addmm_.default, (total, *product.args)
-            graph.erase_node(product)
 
 
 def _whole(geometry: Geometry) -> bool:

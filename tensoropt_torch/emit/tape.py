@@ -44,9 +44,7 @@ from tensoropt_torch.emit.recorded_graph import (
     BACKWARD,
     GEOMETRY,
     accumulate_in_place,
-    add_to,
     drop_views,
-    fuse_sums,
     is_view,
     merge_views,
     own_gradients,
@@ -409,20 +407,21 @@ class _Halves:
         nodes = {node: graph.call_method("pop", (given,)) for node in reversed(held)}
         for node, new in nodes.items():
             new.meta = node.meta
+        add = _ATEN.add_.Tensor
         totals: dict[fx.Node | None, list[int]] = {}
         for place, number in enumerate(summed):
             totals.setdefault(gradients[number], []).append(place)
         for node in calls:
             nodes[node] = _copied(node, graph, nodes)
             for place in totals.pop(node, ()):
-                add_to(graph.call_function(getitem, (sums, place)), nodes[node])
+                graph.call_function(add, (graph.call_function(getitem, (sums, place)), nodes[node]))
         for gradient, places in totals.items():  # what is given
             for place in places:
                 if gradient is not None:
-                    add_to(graph.call_function(getitem, (sums, place)), nodes[gradient])
+                    total = graph.call_function(getitem, (sums, place))
+                    graph.call_function(add, (total, nodes[gradient]))
         left = [None if number in summed else node for number, node in enumerate(gradients)]
         graph.output(tuple(None if node is None else nodes[node] for node in left))
-        fuse_sums(graph)
         return self._function(graph, "RecordedBackward")
 
     def _function(self, graph: fx.Graph, name: str) -> Callable[..., Any]:

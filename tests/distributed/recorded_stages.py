@@ -47,7 +47,7 @@ def compared(pipeline: Pipeline) -> tuple[list[str], list[int], list[str]]:
             boxed: list[BoxedStep] = [variant.boxed for variant in chunks_of(parallel)]
             programs = [len(step._programs) for step in boxed]
             reasons = [step.reason for step in boxed]
-    return [*differences([dict(found[0])], dict(found[1]), 1e-12)], programs, reasons
+    return [*differences([dict(found[0])], dict(found[1]), 0.0)], programs, reasons
 
 
 def all_compared(pipelines: Sequence[Pipeline]) -> list[tuple[list[str], list[int], list[str]]]:
