@@ -3,8 +3,8 @@ a device's memory.
 
     python -m benchmarks.stage_memory
 
-Llama 3.2 3B on four devices that are joined by PCIe (``rtx4090-4``), with AdamW and recomputation;
-memory is compared with sums. Plans, and runs nothing. Writes
+Llama 3.2 1B on two machines of four devices (``rtx4090-4``) that 10 Gbit/s join, with AdamW and
+recomputation; memory is compared with sums. Plans, and runs nothing. Writes
 benchmarks/results/stage_memory.json and the table of docs/stages.md.
 """
 
@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine
 from benchmarks.page import fill_tables
-from tensoropt_torch import OptimizerModel, PlanningOptions, find_frontier, load_cluster
+from tensoropt_torch import Cluster, OptimizerModel, PlanningOptions, find_frontier, load_cluster
 from tensoropt_torch.advising.table import markdown_table
 from tensoropt_torch.model_configs import BatchSize, example_of_config
 from tensoropt_torch.units import format_bytes, format_duration
@@ -28,21 +29,29 @@ RESULTS = ROOT / "benchmarks" / "results" / "stage_memory.json"
 PAGE = ROOT / "docs" / "stages.md"
 
 CLUSTER = "rtx4090-4"
-DEVICES = 4
+DEVICES = 8
+BETWEEN = {"bandwidth_bytes_per_s": 1.25e9, "latency_s": 3e-5, "collectives": {}}
 MODEL = (
-    "hf:llama,hidden_size=3072,num_hidden_layers=28,num_attention_heads=24,"
+    "hf:llama,hidden_size=2048,num_hidden_layers=16,num_attention_heads=32,"
     "intermediate_size=8192,num_key_value_heads=8,vocab_size=128256,dtype=bfloat16"
 )
 BATCH = BatchSize(32, 2048)
-MOST = {"max_micro_batches": 8, "max_stages": 4}
-SHARES = (1.0, 0.75, 0.5, 0.4, 0.3)  # of a device's memory
+MOST = {"max_micro_batches": 8, "max_stages": 2}
+SHARES = (1.0, 0.75, 0.5, 0.35, 0.25)  # of a device's memory
+
+
+def cluster() -> Cluster:
+    """The preset, twice."""
+    found = load_cluster(CLUSTER)
+    outer = replace(found.levels[0], name="machine", count=2, **BETWEEN)
+    return replace(found, levels=(outer, *found.levels))
 
 
 def frontier_of(max_stages: int) -> tuple[list[dict[str, Any]], float]:
     """The points, and the seconds of processor time that the search took."""
     example = example_of_config(MODEL, BATCH)
     options = PlanningOptions(
-        cluster=CLUSTER,
+        cluster=cluster(),
         recompute=True,
         optimizer=OptimizerModel("adamw", "float32", True),
         memory="sums",
@@ -94,7 +103,7 @@ def main() -> None:
     with_stages, more = frontier_of(MOST["max_stages"])
     found: dict[str, Any] = {
         "machine": machine(),
-        "cluster": CLUSTER,
+        "cluster": f"2 x {CLUSTER}, 10 Gbit/s",
         "model": MODEL,
         "batch": str(BATCH),
         "device_bytes": load_cluster(CLUSTER).device.memory_bytes,
