@@ -1,5 +1,5 @@
-"""The tables of planning times: of large models in docs/search.md, and of those of the paper, GPT-2
-and Llama in docs/comparison.md."""
+"""The tables of planning times of large models: in parts in docs/search.md, and the ways of
+planning side by side in docs/comparison.md."""
 
 from __future__ import annotations
 
@@ -62,22 +62,8 @@ def _rows() -> Iterator[Row]:
 
 ROWS: tuple[Row, ...] = tuple(_rows())
 
-# Of the page that compares, on machines of the paper's kind: each in all three ways.
-COMPARED = {
-    "gpt2": ("GPT-2 small, 12 layers, 16 x 1,024", (16,)),
-    "llama": ("Llama 3 8B shape, 32 layers, 16 x 4,096", (16, 64)),
-    "wide_resnet": ("WideResNet-101, 7.2 GiB of parameters, batch 256", (16, 64, 1024)),
-    "transformer": ("Transformer, 9.8 GiB of parameters, batch 256", (16, 64, 1024)),
-}
-THREE_WAYS = tuple(way for way in WAYS if way[-1] == 1)
-COMPARED_ROWS: tuple[Row, ...] = tuple(
-    (model, devices, *way)
-    for model, (_, counts) in COMPARED.items()
-    for devices in counts
-    for way in THREE_WAYS
-)
 COMPARED_HEAD = (
-    "model, batch",
+    "model, tokens",
     "devices",
     "plain",
     "with recomputation",
@@ -85,28 +71,22 @@ COMPARED_HEAD = (
     "points",
     "memory",
 )
-EPSILON = 0.01
+THREE_WAYS = tuple(way for way in WAYS if way[-1] == 1)
 
 
 def compared_table(runs: Sequence[Mapping[str, Any]]) -> str:
-    """In Markdown, of the models whose three ways were measured."""
-    found = {
-        _row_of(run): run
-        for run in runs
-        if run.get("cluster", "paper") == "paper" and run["epsilon"] == EPSILON
-    }
-    lines = []
-    for model, (title, counts) in COMPARED.items():
-        for devices in counts:
-            several = [found.get((model, devices, *way)) for way in THREE_WAYS]
-            if all(several):
-                lines.append(_compared(title, devices, [run for run in several if run]))
+    """The Llamas in three ways side by side, in Markdown."""
+    found = {_row_of(run): run for run in runs if run.get("cluster") == "h100"}
+    lines = [
+        _compared(model, devices, [found[model, devices, *way] for way in THREE_WAYS])
+        for model, devices in sorted(LLAMAS, key=lambda llama: llama[1])
+    ]
     return rows_of(COMPARED_HEAD, lines)
 
 
-def _compared(title: str, devices: int, several: Sequence[Mapping[str, Any]]) -> list[str]:
+def _compared(model: str, devices: int, several: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
-        title,
+        TITLES[model],
         f"{devices:,}",
         *(f"{run['total_s'] - run['build_s']:.1f} s" for run in several),
         ", ".join(f"{run['points']:,}" for run in several),

@@ -2,8 +2,7 @@
 
     python benchmarks/planning_time.py --models gpt2 llama --devices 16 64
     python benchmarks/planning_time.py --models rnn transformer --epsilon 1e-3
-    python benchmarks/planning_time.py --table     # the rows of the table of docs/search.md
-    python benchmarks/planning_time.py --compared  # those of the table of docs/comparison.md
+    python benchmarks/planning_time.py --table     # the rows of docs/search.md and comparison.md
     python benchmarks/planning_time.py --draw      # the tables of what is there
 
 Models are on the meta device, devices on machines of 8, the paper's or those with H100; each in a
@@ -37,7 +36,7 @@ from benchmarks.models import catalogue, hugging_face  # noqa: E402
 from benchmarks.models.catalogue import Example, tokens  # noqa: E402
 from benchmarks.page import fill_tables  # noqa: E402
 from benchmarks.paper.setups import h100_cluster, paper_cluster  # noqa: E402
-from benchmarks.planning_table import COMPARED_ROWS, ROWS, compared_table, planning_table  # noqa: E402
+from benchmarks.planning_table import ROWS, compared_table, planning_table  # noqa: E402
 from tensoropt_torch import Cluster  # noqa: E402
 from tensoropt_torch.batches import micro_batched  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
@@ -191,7 +190,6 @@ def main() -> None:
     parser.add_argument("--max-stages", type=int, default=1)
     parser.add_argument("--beside-fsdp", action="store_true", help="also where that lies")
     parser.add_argument("--table", action="store_true", help="the rows of docs/search.md")
-    parser.add_argument("--compared", action="store_true", help="the rows of docs/comparison.md")
     parser.add_argument("--draw", action="store_true", help="measure nothing")
     options = parser.parse_args()
     console = Console()
@@ -200,7 +198,7 @@ def main() -> None:
         record = run_isolated(measure, *arguments)
         console.print(record)
         RESULT.write_text(json.dumps({"runs": merged([record])}, indent=1) + "\n")
-    if options.table or options.compared or options.draw:
+    if options.table or options.draw:
         runs = json.loads(RESULT.read_text())["runs"]
         fill_tables(PAGE, {"planning_time": planning_table(runs)})
         fill_tables(COMPARISON, {"planning_compared": compared_table(runs)})
@@ -215,8 +213,6 @@ def wanted(options: argparse.Namespace) -> list[tuple[Any, ...]]:
     cluster = options.cluster
     if options.table:
         rows, cluster = list(ROWS), "h100"
-    elif options.compared:
-        rows, cluster = list(COMPARED_ROWS), "paper"
     return [
         (
             name,
