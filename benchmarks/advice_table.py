@@ -1,18 +1,21 @@
 """The tables of docs/advise.md: Llama 3 8B and 70B with short and long rows on four kinds of
 machines, 8 to 256 devices of each.
 
-    python -m benchmarks.advice_table
+    python -m benchmarks.advice_table [--draw]
 
 A process plans one model with one batch, two of them at once. Memory is compared with sums, which
 takes seconds for each number of devices; a simulated peak of 80 layers in many micro-batches takes
-longer than all of that. Writes benchmarks/results/advice.json and the page.
+longer than all of that. Writes benchmarks/results/advice.json and the page; with --draw
+the page alone, from what is there.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -58,7 +61,6 @@ def advised(model: str, batch: str) -> dict[str, Any]:
     marks = advice.marks
     return {
         "cells": [cells_of(row, marks.get(row, "")) for row in advice],
-        "because": [row.because for row in advice if row.because],
         "answers": advice.answers,
         "notes": advice.notes,
         "records": advice.to_records(),
@@ -82,13 +84,30 @@ def _beside(found: dict[str, Any]) -> str:
         for one, after in zip(cells, [*cells[1:], None], strict=True)
         if one[3] != "TensorOpt" or (after is not None and after[3] != "TensorOpt")
     ]
-    reasons = "\n".join(f"- {text}." for text in found["because"])
+    reasons = "\n".join(
+        f"- on {row['devices']} of {row['machine']} {row['because']}."
+        for row in found["records"]
+        if row["because"]
+    )
     table = markdown_table([one[1:] for one in kept], COLUMNS[1:])
     return f"{table}\n\nTensorOpt's is\n\n{reasons}"
 
 
+def draw(found: Mapping[str, dict[str, Any]]) -> None:
+    """The tables of the page."""
+    tables = {f"advice_{key}": _table(one) for key, one in found.items()}
+    tables["advice_beside"] = _beside(found["_".join(COMPARED)])
+    if PAGE.exists():
+        fill_tables(PAGE, tables)
+
+
 def main() -> None:
     """Plans all, and writes the results and the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draw", action="store_true", help="plan nothing")
+    if parser.parse_args().draw:
+        draw(json.loads(RESULTS.read_text())["models"])
+        return
     asked = [(model, batch) for batch in BATCHES for model in MODELS]
     context = multiprocessing.get_context("spawn")
     began = time.perf_counter()
@@ -96,11 +115,8 @@ def main() -> None:
         waiting = {key: pool.submit(advised, *key) for key in asked}
         found = {"_".join(key): one.result() for key, one in waiting.items()}
     seconds = time.perf_counter() - began
-    tables = {f"advice_{key}": _table(one) for key, one in found.items()}
-    tables["advice_beside"] = _beside(found["_".join(COMPARED)])
     RESULTS.write_text(json.dumps({"wall_s": seconds, "models": found}, indent=1) + "\n")
-    if PAGE.exists():
-        fill_tables(PAGE, tables)
+    draw(found)
     print(f"{seconds:.0f} s in all")
     for key, one in found.items():
         print(f"{key}: {one['processor_s']:.0f} s of processor time", *one["answers"], sep="\n  ")

@@ -117,4 +117,4 @@ def _in_words(row: AdviceRow) -> str:
     money = f", {row.money:,.0f} {row.price.currency}" if row.money and row.price else ""
     hours = row.hours or 0.0
     took = f"{hours / 24:.3g} days" if hours >= 48 else f"{hours:.3g} hours"
-    return f"{row.model} on {row.num_devices} of {row.machine}: {took}{money} ({row.chosen})"
+    return f"{row.where}: {took}{money} ({row.chosen})"

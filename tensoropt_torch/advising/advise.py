@@ -16,6 +16,7 @@ from tensoropt_torch.advising.work import Work
 from tensoropt_torch.config import Cluster
 from tensoropt_torch.config.machine_kinds import cluster_for
 from tensoropt_torch.planner.memory_limits import default_memory_fraction
+from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.planner.step_work import StepWork, step_work
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
@@ -216,6 +217,11 @@ class _Model:
             yield new
 
 
+def _in_words(optimizer: str | OptimizerModel) -> str:
+    model = OptimizerModel.of(optimizer)
+    return str(model) if model.state_dtype else f"{model} with states in the dtype of parameters"
+
+
 def _notes(asked: Asked, rows: Sequence[AdviceRow]) -> Iterator[str]:
     planning = asked.planning
     yield (
@@ -232,7 +238,7 @@ def _notes(asked: Asked, rows: Sequence[AdviceRow]) -> Iterator[str]:
     yield (
         f"Searched: splits of every operator {again} recomputation, in up to "
         f"{planning.max_micro_batches} micro-batches: the fewest that fit and twice as many. "
-        f"The optimizer is {planning.optimizer}; parameters are in the dtype of the model."
+        f"The optimizer is {_in_words(planning.optimizer)}; parameters have the dtype of the model."
     )
     yield (
         "Memory is compared with simulated peaks where no '(sum)' stands behind it, else with the "

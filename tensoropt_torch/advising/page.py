@@ -37,8 +37,7 @@ def _reasons(rows: Sequence[AdviceRow]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.because:
-            where = f"{row.model} on {row.num_devices} of {row.machine}"
-            found.setdefault(where, []).append(row.because)
+            found.setdefault(row.where, []).append(row.because)
     return found
 
 

@@ -72,6 +72,11 @@ class AdviceRow:
     because: str = ""
 
     @property
+    def where(self) -> str:
+        """What runs on which devices."""
+        return f"{self.model} on {self.num_devices} of {self.machine}"
+
+    @property
     def fits(self) -> bool:
         return self.time_s is not None
 

@@ -89,8 +89,8 @@ def run_advise(options: argparse.Namespace, console: Console) -> None:
     console.print(advice.title, markup=False, highlight=False)
     for table in _tables(advice, console.width):
         console.print(table)
-    texts = [*advice.answers, *(f"{row.model}: {row.because}" for row in advice if row.because)]
-    for text in (*texts, *advice.notes):
+    reasons = (f"{row.where}: {row.because}" for row in advice if row.because)
+    for text in (*advice.answers, *reasons, *advice.notes):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     if options.markdown:
         write_text(options.markdown, advice.to_markdown() + "\n")
