@@ -106,8 +106,7 @@ class JointProblem {
     for (std::size_t t = 0; t < terms.size(); ++t) {
       if (terms[t].slot < 0) continue;
       const int id = terms[t].expression;
-      const bool is_edge =
-          solution.pool()[id].kind == Expression::Kind::kEdge;
+      const bool is_edge = solution.pool()[id].kind == Expression::Kind::kEdge;
       const int part = (is_edge ? of_edge_ : of_node_)[terms[t].slot];
       const Frontier& points = solution.tables()[id].points;
       costs[part].memory += points.memory[strategy.points[t]];

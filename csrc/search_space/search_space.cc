@@ -165,8 +165,8 @@ std::vector<SupportingLines> SearchSpace::least_of_parts(
            places.size(), graph_->nodes().size());
   std::vector<Problem> problems;
   for (const SpacePart& part : parts) {
-    problems.push_back(part_of(problem_in_flight(part.in_flight),
-                               nodes_of(places, part)));
+    problems.push_back(
+        part_of(problem_in_flight(part.in_flight), nodes_of(places, part)));
   }
   return supporting_lines_of(problems, options);
 }
