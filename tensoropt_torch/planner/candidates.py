@@ -76,8 +76,8 @@ class Candidate:
         if self._task.max_stages > 1:
             in_stages.append(self._in_stages(memory_limit, pick_limits, others))
         seconds = time.perf_counter() - start
-        _, *whole = self._spaces[0]
-        frontier = Frontier(found, seconds, self._task.memory_fraction, in_stages, tuple(whole))
+        fraction, (_, settings, captured) = self._task.memory_fraction, self._spaces[0]
+        frontier = Frontier(found, seconds, fraction, in_stages, (settings, captured))
         log.info("%r", frontier)
         log.debug("what the search did: %s", frontier.stats)
         return frontier

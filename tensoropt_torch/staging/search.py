@@ -140,19 +140,17 @@ def pipelines(
                 done(more=len(numbers))
                 continue
             graph = MicroBatchGraph(task, count, captured, memory_limit, pick_limits)
-            scheduled = {name: graph.under(name) for name in wanted.schedules}
+            by_name = {name: graph.under(name) for name in wanted.schedules}
             for stages in numbers:
                 done(f"{stages} stages, {micro_batches} micro-batches", more=0)
-                for name, under in scheduled.items():
-                    if name == "gpipe" and _is_gpipe_ruled_out(
-                        scheduled.get("1f1b"), stages, beside
-                    ):
+                for name, under in by_name.items():
+                    if name == "gpipe" and _is_gpipe_ruled_out(by_name.get("1f1b"), stages, beside):
                         continue
                     several = under.pipelines(stages, _unbeaten_points(beside))
                     beside += [(one.memory_bytes, one.time_s) for one in several]
                     found += several
                 done()
-            guarantees += [under.guarantee for under in scheduled.values()]
+            guarantees += [under.guarantee for under in by_name.values()]
     return Pipelines(tuple(_unbeaten(found)), weakest([Guarantee(), *guarantees]))
 
 

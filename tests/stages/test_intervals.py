@@ -40,7 +40,7 @@ def frontier(graph: MicroBatchGraph, interval: Interval) -> Sequence[tuple[float
     except TensorOptError:
         return []
     space.build_in_flight([2])
-    return graph.searched(space, 2, graph.options())
+    return graph.searched(space, 2)
 
 
 @pytest.mark.parametrize("name", MODELS)
