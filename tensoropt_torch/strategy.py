@@ -52,8 +52,8 @@ SECOND_RACE = 0.2
 
 
 @dataclass(frozen=True)
-class Question:
-    """What ``find_strategy`` is asked."""
+class StrategyRequest:
+    """What ``find_strategy`` is asked for."""
 
     example: Example
     planning: PlanningOptions
@@ -62,40 +62,40 @@ class Question:
     num_devices: int | None
 
 
-def find_plan(question: Question) -> Plan | StagedPlan:
+def find_plan(request: StrategyRequest) -> Plan | StagedPlan:
     """The plan that the option picks, with its model. Collective if a process group runs, and
     then equal on all ranks.
 
     Raises:
         TensorOptError: as ``find_strategy``; options that decide what ranks do differ.
     """
-    question = _on_one_kind_of_costs(question)
-    planning = question.planning
-    _agree_on(question)
+    request = _on_one_kind_of_costs(request)
+    planning = request.planning
+    _agree_on(request)
     phases = Phases()
-    task = with_stage_search(captured_task(question.example, planning, question.num_devices))
+    task = with_stage_search(captured_task(request.example, planning, request.num_devices))
     phases.end("capture")
-    count = device_count(task, question.num_devices)
+    count = device_count(task, request.num_devices)
     if measures(planning, count):
         _log_budget(planning)
         task = profiled_task(task, planning)
         phases.end("device and collectives")
-    finder = _Finder(question, task, count, phases)
+    finder = _Finder(request, task, count, phases)
     plan = finder.kept() or finder.found()
     log.info("planned in %s", phases)
     return plan.with_model(task.captured)
 
 
-def _on_one_kind_of_costs(question: Question) -> Question:
+def _on_one_kind_of_costs(request: StrategyRequest) -> StrategyRequest:
     """Plans in stages have the costs of the cluster's description, so those beside them have, too:
     times that were measured and times that were not cannot be compared.
 
     Raises:
         TensorOptError: measuring was asked for.
     """
-    planning = question.planning
+    planning = request.planning
     if planning.max_stages == 1:
-        return question
+        return request
     if planning.validate:
         raise TensorOptError(
             f"max_stages={planning.max_stages} is not supported with validate=: plans in stages "
@@ -103,16 +103,16 @@ def _on_one_kind_of_costs(question: Question) -> Question:
         )
     if planning.measure:
         log.info("plans with and without stages are compared by the description of the cluster")
-    return replace(question, planning=replace(planning, measure=False))
+    return replace(request, planning=replace(planning, measure=False))
 
 
-def _agree_on(question: Question) -> None:
+def _agree_on(request: StrategyRequest) -> None:
     """Raises TensorOptError on every rank if they would not go the same way. Of what decides
     the plan alone, rank 0 speaks for all."""
-    planning = question.planning
+    planning = request.planning
     validate = replace(validation_of(planning), optimizer=None) if planning.validate else False
     words = (
-        f"option={question.option!r}, num_devices={question.num_devices}, "
+        f"option={request.option!r}, num_devices={request.num_devices}, "
         f"measure={planning.measure}, measuring={planning.measuring}, validate={validate}"
     )
     agree_or_raise("strategy that is asked for", words, "give the same options on every rank")
@@ -126,17 +126,19 @@ def _log_budget(planning: PlanningOptions) -> None:
 
 
 class _Finder:
-    """Finds the plan of a question for a task, with the costs of the running job but for
+    """Finds the plan of a request for a task, with the costs of the running job but for
     operators. Its public methods are collective if a process group runs."""
 
-    def __init__(self, question: Question, task: PlanningTask, count: int, phases: Phases) -> None:
-        self._question = question
-        self._planning = question.planning
+    def __init__(
+        self, request: StrategyRequest, task: PlanningTask, count: int, phases: Phases
+    ) -> None:
+        self._request = request
+        self._planning = request.planning
         self._task = task
         self._count = count
         self._phases = phases
         self._in_job = dist.is_initialized() and count == dist.get_world_size()
-        self._runs_here = question.option == "mini_time" and is_distributed() and self._in_job
+        self._runs_here = request.option == "mini_time" and is_distributed() and self._in_job
         self._races = self._can_race()
         self._file = self._kept_plans()
 
@@ -171,7 +173,7 @@ class _Finder:
         plan = plans[0]
         if self._races:
             plan, raced = self._fastest(plans, task)
-            log.info("%s takes %r", self._question.option, plan)
+            log.info("%s takes %r", self._request.option, plan)
         if self._file is not None and validated and raced:
             file = self._file
             from_first_rank(lambda: file.keep(plan, measured.operators))
@@ -189,8 +191,8 @@ class _Finder:
         if not is_distributed() or validation_of(self._planning).optimizer is not None:
             return None
         asked = {
-            "option": self._question.option,
-            "limit": self._question.memory_limit,
+            "option": self._request.option,
+            "limit": self._request.memory_limit,
             "planning": _plain(self._planning),
             "races": self._races,
         }
@@ -198,7 +200,7 @@ class _Finder:
 
     def _can_race(self) -> bool:
         """Whether the fastest of some plans is taken, as far as there are some."""
-        measuring, example = self._planning.measuring, self._question.example
+        measuring, example = self._planning.measuring, self._request.example
         if not (self._runs_here and self._planning.measure and measuring.finalists > 1):
             return False
         can_race = measure.can_race(as_module(example.model), example.batch)
@@ -217,7 +219,7 @@ class _Finder:
     def _validated(self, task: PlanningTask) -> tuple[PlanningTask, bool]:
         """With the memory limit that random strategies suggest and, if it is for the running
         job, with their times; and whether all of them were run."""
-        example, planning = self._question.example, self._planning
+        example, planning = self._request.example, self._planning
         options = validation_of(planning)
         model, device = as_module(example.model), device_of_group()
         validation = measure.validate(model, task, example.batch, device, options)
@@ -233,7 +235,7 @@ class _Finder:
     def _pick(self, task: PlanningTask, fastest: Plan | None = None) -> list[Plan] | StagedPlan:
         """What the option picks, and others that may be faster where they run, the ``fastest``
         so far among them. A pick in stages is alone."""
-        option, limit = self._question.option, self._question.memory_limit
+        option, limit = self._request.option, self._request.memory_limit
         allowed = task.memory_limit_of(limit)
         log.info("%s within %s of memory per device", option, format_bytes(allowed))
         share = simulate.SURE_SHARE if self._planning.memory is None and self._in_job else 0.0
@@ -262,12 +264,12 @@ class _Finder:
     def _by_peaks(
         self, task: PlanningTask, limit: float | None, share: float
     ) -> FrontierPoint | SimulatedPoint:
-        if self._question.option == "mini_time":
+        if self._request.option == "mini_time":
             return simulate.mini_time(task, self._count, limit, sure_share=share)
         return simulate.mini_parallelism(task, limit)
 
     def _by_sums(self, task: PlanningTask, limit: float | None) -> FrontierPoint:
-        if self._question.option == "mini_time":
+        if self._request.option == "mini_time":
             return picks.mini_time(task, self._count, limit)
         return picks.mini_parallelism(task, limit)
 
@@ -303,7 +305,7 @@ class _Finder:
         budget_s: float,
         known: Mapping[str, measure.PlanRun] | None = None,
     ) -> measure.Race:
-        example = self._question.example
+        example = self._request.example
         race = measure.race(
             plans,
             as_module(example.model),

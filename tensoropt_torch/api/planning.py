@@ -15,7 +15,7 @@ from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.job import check_group
 from tensoropt_torch.staging import with_stage_search
-from tensoropt_torch.strategy import Option, Question, find_plan
+from tensoropt_torch.strategy import Option, StrategyRequest, find_plan
 from tensoropt_torch.tasks import (
     RUNS_NOTHING,
     Example,
@@ -104,7 +104,7 @@ def find_strategy(
     example, planning = on_all_ranks(asked)
     if planning.validate:
         check_group("find_strategy(validate=...)")
-    return find_plan(Question(example, planning, option, memory_limit, num_devices))
+    return find_plan(StrategyRequest(example, planning, option, memory_limit, num_devices))
 
 
 @takes_keywords(planning=PlanningOptions)

@@ -16,7 +16,7 @@ from tensoropt_torch.module.attempts import Attempt
 from tensoropt_torch.module.executor import Executor
 from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.module.variant import Variant
-from tensoropt_torch.module.variants import Found, Variants
+from tensoropt_torch.module.variants import VariantCall, Variants
 from tensoropt_torch.plan import VariantStrategy
 from tensoropt_torch.runtime.agreement import DifferentCallsError
 
@@ -69,7 +69,7 @@ class ModulePrograms:
             attempt: the call may be undone.
         """
         if self.variants is None:
-            found = Found(self.base, self._inputs_of_base(args, kwargs))
+            found = VariantCall(self.base, self._inputs_of_base(args, kwargs))
             return self._run(found, reduces, averages, attempt)
         steps = self._storage.steps
         mark = f", after {steps} steps of optimizers" if steps else ""
@@ -85,7 +85,9 @@ class ModulePrograms:
         found = self.variants.find_differing(args, kwargs, mark)
         return self._run(found, reduces, averages, attempt)
 
-    def _run(self, found: Found, reduces: bool, averages: bool, attempt: Attempt | None) -> Any:
+    def _run(
+        self, found: VariantCall, reduces: bool, averages: bool, attempt: Attempt | None
+    ) -> Any:
         step = partial(self.executor.run, reduces=reduces)
         if attempt is not None:
             step = partial(step, attempt=attempt)

@@ -64,8 +64,8 @@ class VariantOptions:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a call runs: a variant with these inputs; ``shares`` of a batch that was gathered
+class VariantCall:
+    """A call of a variant with these inputs; ``shares`` of a batch that was gathered
     for it. The ranks may still have to agree on it. ``numbers``: what the graph takes besides."""
 
     variant: Variant
@@ -137,7 +137,7 @@ class Variants:
             variant.strategy for variant in self._made.variants if variant.strategy is not None
         )
 
-    def find(self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str = "") -> Found:
+    def find(self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str = "") -> VariantCall:
         """What a call runs. Collective: all ranks make calls of the same kind, with the same
         ``mark``, or have shares of a batch that differ in size. What was called like this
         before may run while the ranks agree.
@@ -151,7 +151,7 @@ class Variants:
         pending = self._agreement.begin(number, self._number_of_inputs(call))
         known = None if call is None else self._made.find(call.kind)
         if call is not None and known is not None and known.kind in self._checked:
-            return Found(known.variant, call.values, None, pending, known.numbers)
+            return VariantCall(known.variant, call.values, None, pending, known.numbers)
         if pending.is_reached():
             if call is None:
                 assert error is not None
@@ -161,7 +161,7 @@ class Variants:
 
     def find_differing(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str = ""
-    ) -> Found:
+    ) -> VariantCall:
         """What ``find`` gives where it turned out that the calls differ."""
         call, error = self._read(args, kwargs)
         return self._reconciled(call, error, mark)
@@ -179,7 +179,7 @@ class Variants:
         call: ModuleCall | None,
         error: Exception | None,
         mark: str,
-    ) -> Found:
+    ) -> VariantCall:
         inputs = self._comparison.take()
         self._check_kinds(call, mark, error)
         self._comparison.check(self._agreement.exchange(inputs))
@@ -212,7 +212,7 @@ class Variants:
             (i, name) for i, (name, value, dim) in inputs if is_compared(value, dim is not None)
         ]
 
-    def _found(self, call: ModuleCall) -> Found:
+    def _found(self, call: ModuleCall) -> VariantCall:
         """The variant for a call that all ranks make."""
         match = self._made.find(call.kind)
         if match is None:
@@ -225,7 +225,7 @@ class Variants:
             modules = self._maker.attributes.modules
             self._check_of_capture.run(variant.captured, call, variant.input_rows, modules)
             self._checked.add(match.kind)
-        return Found(match.variant, call.values, numbers=match.numbers)
+        return VariantCall(match.variant, call.values, numbers=match.numbers)
 
     def _check_kinds(self, call: ModuleCall | None, mark: str, error: Exception | None) -> None:
         """Raises TensorOptError, on every rank, unless calls differ in rows alone."""

@@ -15,7 +15,7 @@ from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Settings
 from tensoropt_torch.planner.frontier import Frontier
-from tensoropt_torch.planner.searched import Found, Searched
+from tensoropt_torch.planner.searched import FrontierPart, Searched
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
 from tensoropt_torch.space.allowed import check_together
@@ -87,7 +87,7 @@ class Candidate:
         memory_limit: float,
         pick_limits: Sequence[float],
         known: Sequence[tuple[float, float]],
-    ) -> Found:
+    ) -> FrontierPart:
         task = self._task
         if task.stage_search is None:
             raise TensorOptError(

@@ -30,7 +30,7 @@ from tensoropt_torch.planner.points import (
     named_points,
     thinned_indices,
 )
-from tensoropt_torch.planner.searched import Found, Searched, weakest, without_stages
+from tensoropt_torch.planner.searched import FrontierPart, Searched, weakest, without_stages
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 HTML_ROWS = 12
@@ -93,11 +93,11 @@ class Frontier(Sequence[FrontierPoint]):
         searched: Sequence[Searched],
         seconds: float,
         memory_fraction: float = DEFAULT_MEMORY_FRACTION,
-        in_stages: Sequence[Found] = (),
+        in_stages: Sequence[FrontierPart] = (),
         task: tuple[Settings, CapturedModel] | None = None,
     ) -> None:
         """``task`` is that of strategies without stages; by default of those that were searched."""
-        self._found: list[Found] = [*searched, *in_stages]
+        self._found: list[FrontierPart] = [*searched, *in_stages]
         self._searched = searched
         self._memory_fraction = memory_fraction
         self.guarantee = weakest([found.guarantee for found in self._found])
@@ -301,7 +301,7 @@ class Frontier(Sequence[FrontierPoint]):
         return [{"memory_bytes": p.memory_bytes, "time_s": p.time_s} for p in self._points]
 
 
-def _best(several: Sequence[Found]) -> Iterator[Place]:
+def _best(several: Sequence[FrontierPart]) -> Iterator[Place]:
     """The points that no other one beats, by ascending memory."""
     places = sorted(
         (memory, time, space, number)

@@ -14,8 +14,8 @@ from tensoropt_torch.plan import Guarantee, Plan, Settings, StagedPlan
 Points = Sequence[tuple[float, float]]
 
 
-class Found(Protocol):
-    """Strategies of one kind."""
+class FrontierPart(Protocol):
+    """Strategies that one search has found, with or without stages: a part of a frontier."""
 
     @property
     def points(self) -> Points:
@@ -51,12 +51,12 @@ class Searched:
 
     @property
     def points(self) -> Points:
-        """See ``Found``."""
+        """See ``FrontierPart``."""
         return self.result.points
 
     @property
     def guarantee(self) -> Guarantee:
-        """See ``Found``."""
+        """See ``FrontierPart``."""
         result = self.result
         return Guarantee(
             bool(result.exact),
@@ -72,15 +72,15 @@ class Searched:
 
     @property
     def least_memory_bytes(self) -> float:
-        """See ``Found``."""
+        """See ``FrontierPart``."""
         return float(self.result.min_memory)
 
     def shape(self, number: int) -> tuple[int, int]:
-        """See ``Found``."""
+        """See ``FrontierPart``."""
         return 1, self.settings.micro_batches
 
     def plan(self, number: int, frontier: Points, guarantee: Guarantee) -> Plan:
-        """See ``Found``."""
+        """See ``FrontierPart``."""
         strategy = self.result.unroll(number)
         return Plan.of(
             self.space, self.settings, self.captured, strategy, tuple(frontier), guarantee

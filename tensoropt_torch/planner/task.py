@@ -21,7 +21,7 @@ from tensoropt_torch.plan import (
 from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION, default_memory_limit
 from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
-from tensoropt_torch.planner.searched import Found
+from tensoropt_torch.planner.searched import FrontierPart
 from tensoropt_torch.space.buckets import bucket_bytes
 from tensoropt_torch.space.options import SpaceOptions
 from tensoropt_torch.units import dtype_name
@@ -47,7 +47,7 @@ class StageSearch(Protocol):
         memory_limit: float,
         pick_limits: Sequence[float],
         known: Sequence[tuple[float, float]],
-    ) -> Found:
+    ) -> FrontierPart:
         """Of so many devices. Limits and ``known`` as of ``SearchSettings.run``."""
 
 

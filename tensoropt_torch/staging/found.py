@@ -35,7 +35,7 @@ def find_in_stages(
 
 @dataclass(frozen=True)
 class FoundInStages:
-    """See ``planner.searched.Found``."""
+    """See ``planner.searched.FrontierPart``."""
 
     found: Pipelines
     task: PlanningTask
@@ -44,31 +44,31 @@ class FoundInStages:
 
     @property
     def points(self) -> Points:
-        """See ``Found``."""
+        """See ``FrontierPart``."""
         return [(one.memory_bytes, one.time_s) for one in self.found.points]
 
     @property
     def guarantee(self) -> Guarantee:
-        """See ``Found``."""
+        """See ``FrontierPart``."""
         return self.found.guarantee
 
     @property
     def stats(self) -> Mapping[str, float]:
-        """See ``Found``."""
+        """See ``FrontierPart``."""
         return {"pipelines": len(self.found.points)}
 
     @property
     def least_memory_bytes(self) -> float:
-        """See ``Found``."""
+        """See ``FrontierPart``."""
         return min((memory for memory, _ in self.points), default=math.inf)
 
     def shape(self, number: int) -> tuple[int, int]:
-        """See ``Found``."""
+        """See ``FrontierPart``."""
         one = self.found.points[number]
         return one.stages, one.micro_batches
 
     def plan(self, number: int, frontier: Points, guarantee: Guarantee) -> StagedPlan:
-        """See ``Found``. Each stage has the fastest strategy for itself in the point's memory."""
+        """See ``FrontierPart``. Each stage has the fastest strategy in the point's memory."""
         if number not in self.planned:
             one = self.found.points[number]
             self.planned[number] = plan_stages(
