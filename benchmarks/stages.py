@@ -46,10 +46,9 @@ from tensoropt_torch.program.stage_times import StageTimes, timeline
 
 RESULTS = Path(__file__).parent / "results" / "stages.json"
 WIDTH, HEADS, LAYERS, VOCABULARY = 256, 4, 8, 4096
-HEAD = VOCABULARY / (12 * WIDTH)  # how many layers have as many weights
-ROWS, TOKENS = 16, 32
-MICRO_BATCHES = 8
-TURNS, STEPS, WARM_UPS = 9, 3, 2
+ROWS, TOKENS = 8, 32
+MICRO_BATCHES = 4
+TURNS, STEPS, WARM_UPS = 9, 4, 2
 LINK = "TENSOROPT_BENCHMARK_LINK"  # its bytes per second, if it is limited
 
 
@@ -88,19 +87,14 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def first_layers(stages: int) -> list[int]:
-    """Of each stage, and the number of all: about equal work, the head's included."""
-    return [*(round(stage * (LAYERS + HEAD) / stages) for stage in range(stages)), LAYERS]
-
-
 class Part(nn.Module):
     """A stage of a model, cut by hand."""
 
     def __init__(self, model: Model, stage: int, stages: int) -> None:
         super().__init__()
-        first, end = first_layers(stages)[stage : stage + 2]
+        size = LAYERS // stages
         self.table = model.table if stage == 0 else None
-        self.blocks = model.blocks[first:end]
+        self.blocks = model.blocks[stage * size : (stage + 1) * size]
         self.head = model.head if stage == stages - 1 else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -178,7 +172,7 @@ def by_hand() -> Step:
 def in_stages() -> nn.Module:
     """Cut where ``by_hand`` cuts."""
     world = dist.get_world_size()
-    cuts = [f"blocks.{first}" for first in first_layers(world)[1:-1]]
+    cuts = [f"blocks.{LAYERS // world * stage}" for stage in range(1, world)]
     x, y = batch()
     given: Any = {"loss_fn": loss_of, "targets": (y,)}
     model = made()
