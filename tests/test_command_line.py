@@ -78,6 +78,7 @@ MODEL_OF_CONFIG = ["--config", CONFIG, "--batch", "8x16"]
             ["plan", "--option", "mini_parallelism", "--devices", "4"],
             "num_devices=4 is not for option='mini_parallelism', which finds the fewest devices",
         ),
+        (["advise", "--clusters", "h10", "--devices", "8"], "'h10' is no kind of machine; did you"),
         (["memory", "--plan", "p.json", "--cluster", "h100-8"], "--cluster is not for a saved pl"),
         (["explain", "--plan", "p.json", "--recompute"], "--recompute is not for a saved plan, "),
     ],

@@ -29,6 +29,7 @@ from tensoropt_torch.cli.arguments import (
     write_json,
     write_text,
 )
+from tensoropt_torch.config.machine_kinds import cluster_for
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.model_configs import BatchSize, example_of_config
 from tensoropt_torch.tasks import Example
@@ -74,6 +75,9 @@ def add_advise(parser: argparse.ArgumentParser) -> None:
 
 def run_advise(options: argparse.Namespace, console: Console) -> None:
     """Print the table, and write it."""
+    for machine in options.machines:  # before a model is built, which takes seconds
+        for count in options.devices:
+            cluster_for(machine, count)
     advice = api.advise(
         dict(_examples(options)),
         machines=options.machines,
