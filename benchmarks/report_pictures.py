@@ -30,7 +30,7 @@ from tensoropt_torch.errors import TensorOptError
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
-WIDTH, HEIGHT = 1280, 1100  # of the window, in pixels
+WIDTH, HEIGHT = 1280, 1400  # of the window, in pixels
 LARGEST = 1e6  # bytes of a page
 Asked = tuple[Example, PlanningOptions]
 
