@@ -13,6 +13,7 @@ from tensoropt_torch.telling.details import PlanDetails, Storage, details_of
 from tensoropt_torch.telling.diff import Change, PlanDiff, comparable
 from tensoropt_torch.units import format_bytes, format_seconds
 
+HELD = "values that cross cuts"
 WAITS_FOR_STAGES = "waiting for other stages"
 
 
@@ -157,6 +158,12 @@ class StagedDetails(PlanDetails):
         return " ".join(sentences)
 
 
+def _with_held(of_parts: dict[str, float], memory_bytes: float) -> dict[str, float]:
+    """With what a stage has besides its parts, of so much memory in all."""
+    held = memory_bytes - sum(of_parts.values())
+    return of_parts | ({HELD: held} if held > 0.5 else {})
+
+
 def details_of_stages(plan: DescribedStages) -> StagedDetails:
     """Of a plan whose parts have their graphs.
 
@@ -175,7 +182,7 @@ def details_of_stages(plan: DescribedStages) -> StagedDetails:
         _together([part.description for part in parts]),
         _stored([storage for part in parts for storage in part.storage]),
         tuple(one for part in parts for one in part.collectives),
-        _sums(part.memory for part in of_stages[largest]),
+        _with_held(_sums(part.memory for part in of_stages[largest]), rows[largest].memory_bytes),
         {**time, WAITS_FOR_STAGES: waits_s},
         {name: seconds for part in parts for name, seconds in part.operator_time.items()},
         of_stages[busiest.number][0].work,
