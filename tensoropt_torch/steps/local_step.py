@@ -8,7 +8,11 @@ without them. The numbers are the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any, TypeVar
 
 import torch
@@ -36,6 +40,9 @@ ELEMENT_WISE = (
     torch.optim.ASGD,
     torch.optim.Rprop,
 )
+
+_GRADIENT, _SPEC, _LOCAL = attrgetter("grad"), attrgetter("_spec"), attrgetter("_local_tensor")
+_ADDRESS: Callable[[torch.Tensor], int] = torch.Tensor.data_ptr
 
 # States that are numbers of the whole parameter.
 OF_ALL_ELEMENTS = ("step", "mu_product", "eta", "mu")
@@ -73,40 +80,58 @@ def is_element_wise(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class LocalSteps(ReplacedParameters):
-    """The local parts of an optimizer's parameters, which take their places during steps."""
+    """The local parts of an optimizer's parameters, which take their places during steps.
+
+    What it made for a step is taken for the next one, as long as all is as it was: parameters have
+    the memory that they had, and states are the same objects.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
         self._parts: dict[DTensor, nn.Parameter] = {}
         self._wholes: dict[nn.Parameter, DTensor] = {}
+        self._groups: list[_Group] = []
+        self._renamed: _Renamed | None = None
+        self._between: Any = None  # during steps, the states as they are otherwise
         optimizer.register_state_dict_pre_hook(self._wrap)
         optimizer.register_state_dict_post_hook(lambda optimizer, _: self._unwrap(optimizer))
         optimizer.register_load_state_dict_post_hook(self._unwrap)
         self._unwrap(optimizer)
 
     def _replace(self, optimizer: torch.optim.Optimizer) -> None:
-        for group in optimizer.param_groups:
-            group["params"] = [self._replaced(p) for p in group["params"]]
-        _rename(optimizer, self._parts)
+        given = [group["params"] for group in optimizer.param_groups]
+        known = self._groups
+        if len(known) != len(given) or not all(map(_Group.is_of, known, given)):
+            self._groups = [_Group.of(own, [*map(self._part, own)]) for own in given]
+            self._renamed = None
+        for group, own in zip(optimizer.param_groups, self._groups, strict=True):
+            own.take_gradients()
+            group["params"] = [*own.parts]
+        self._between = optimizer.state
+        if self._renamed is None or not self._renamed.is_of(optimizer.state):
+            self._renamed = _Renamed.of(optimizer.state, self._parts)
+        optimizer.state = self._renamed.states
 
     def _put_back(self, optimizer: torch.optim.Optimizer) -> None:
-        _rename(optimizer, self._wholes)
-        for part in self._wholes:
-            part.grad = None
+        for own in self._groups:
+            own.drop_gradients()
+        if self._between is None:  # a gradient was no local one
+            return
+        if self._renamed is None or not self._renamed.is_unchanged():  # as after the first step
+            made = [(self._wholes.get(p, p), state) for p, state in optimizer.state.items()]  # type: ignore[call-overload]
+            self._between.clear()
+            self._between.update(made)
+            self._renamed = None
+        optimizer.state, self._between = self._between, None
 
     def _forget(self) -> None:
         self._parts.clear()
         self._wholes.clear()
+        self._groups, self._renamed = [], None
 
-    def _replaced(self, parameter: nn.Parameter) -> nn.Parameter:
+    def _part(self, parameter: nn.Parameter) -> nn.Parameter:
         if not isinstance(parameter, DTensor):
             return parameter
-        part = self._part(parameter)
-        gradient = parameter.grad
-        part.grad = None if gradient is None else _local_gradient(gradient, parameter)
-        return part
-
-    def _part(self, parameter: DTensor) -> nn.Parameter:
         local = parameter._local_tensor
         part = self._parts.get(parameter)
         if part is None or part.data_ptr() != local.data_ptr():
@@ -127,6 +152,7 @@ class LocalSteps(ReplacedParameters):
 
     def _unwrap(self, optimizer: torch.optim.Optimizer) -> None:
         """States as the rank has them."""
+        self._renamed = None
         for parameter, state in optimizer.state.items():
             if isinstance(parameter, DTensor):
                 optimizer.state[parameter] = {
@@ -135,11 +161,83 @@ class LocalSteps(ReplacedParameters):
                 }
 
 
-def _rename(optimizer: torch.optim.Optimizer, names: Mapping[Any, Any]) -> None:
-    """States are those of the parameters that have these names."""
-    renamed = [(names.get(p, p), state) for p, state in optimizer.state.items()]
-    optimizer.state.clear()
-    optimizer.state.update(renamed)
+@dataclass(frozen=True)
+class _Group:
+    """The parameters of a group.
+
+    Attributes:
+        parts: what takes their places; those that are no ``DTensor`` stay.
+        wholes, split: the others, and their parts.
+        specs, memory: how those lie.
+    """
+
+    given: list[nn.Parameter]
+    parts: list[nn.Parameter]
+    wholes: list[DTensor]
+    split: list[nn.Parameter]
+    specs: list[Any]
+    memory: list[int]
+
+    @staticmethod
+    def of(given: Sequence[nn.Parameter], parts: list[nn.Parameter]) -> _Group:
+        """As they are now."""
+        both = [(p, part) for p, part in zip(given, parts, strict=True) if isinstance(p, DTensor)]
+        wholes, split = [whole for whole, _ in both], [part for _, part in both]
+        return _Group([*given], parts, wholes, split, [*map(_SPEC, wholes)], _memory_of(wholes))
+
+    def is_of(self, given: Sequence[nn.Parameter]) -> bool:
+        """Whether it still is."""
+        return _are_same(self.given, given) and _memory_of(self.wholes) == self.memory
+
+    def take_gradients(self) -> None:
+        """Parts get the rank's parts of the gradients."""
+        gradients = [*map(_GRADIENT, self.wholes)]
+        if all(map(is_, map(type, gradients), repeat(DTensor))) and _are_same(
+            self.specs, [*map(_SPEC, gradients)]
+        ):  # as they are made
+            found = map(_LOCAL, gradients)
+        else:
+            own = zip(gradients, self.wholes, strict=True)
+            found = iter([None if g is None else _local_gradient(g, p) for g, p in own])
+        for part, gradient in zip(self.split, found, strict=True):
+            part.grad = gradient
+
+    def drop_gradients(self) -> None:
+        """Parts hold none between steps."""
+        for part in self.split:
+            part.grad = None
+
+
+def _memory_of(parameters: Sequence[DTensor]) -> list[int]:
+    return [*map(_ADDRESS, map(_LOCAL, parameters))]
+
+
+@dataclass(frozen=True)
+class _Renamed:
+    """States of parameters as those of their parts."""
+
+    owners: list[Any]
+    values: list[Any]
+    states: defaultdict[Any, Any]
+
+    @staticmethod
+    def of(states: Mapping[Any, Any], names: Mapping[Any, Any]) -> _Renamed:
+        """Those of parameters that have these names."""
+        renamed: defaultdict[Any, Any] = defaultdict(dict)
+        renamed.update((names.get(p, p), state) for p, state in states.items())
+        return _Renamed([*states], [*states.values()], renamed)
+
+    def is_of(self, states: Mapping[Any, Any]) -> bool:
+        """Whether it still is."""
+        return _are_same(self.owners, states) and _are_same(self.values, states.values())
+
+    def is_unchanged(self) -> bool:
+        """Whether a step has made no states, and put none in the place of others."""
+        return _are_same(self.values, self.states.values())
+
+
+def _are_same(some: Collection[Any], others: Collection[Any]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 def _whole(value: Any, parameter: DTensor) -> Any:
