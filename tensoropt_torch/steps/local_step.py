@@ -9,7 +9,7 @@ without them. The numbers are the same.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import attrgetter, is_
@@ -182,7 +182,8 @@ class _Group:
     def of(given: Sequence[nn.Parameter], parts: list[nn.Parameter]) -> _Group:
         """As they are now."""
         both = [(p, part) for p, part in zip(given, parts, strict=True) if isinstance(p, DTensor)]
-        wholes, split = [whole for whole, _ in both], [part for _, part in both]
+        wholes: list[DTensor] = [whole for whole, _ in both]
+        split = [part for _, part in both]
         return _Group([*given], parts, wholes, split, [*map(_SPEC, wholes)], _memory_of(wholes))
 
     def is_of(self, given: Sequence[nn.Parameter]) -> bool:
@@ -195,10 +196,10 @@ class _Group:
         if all(map(is_, map(type, gradients), repeat(DTensor))) and _are_same(
             self.specs, [*map(_SPEC, gradients)]
         ):  # as they are made
-            found = map(_LOCAL, gradients)
+            found: Iterable[torch.Tensor | None] = map(_LOCAL, gradients)
         else:
             own = zip(gradients, self.wholes, strict=True)
-            found = iter([None if g is None else _local_gradient(g, p) for g, p in own])
+            found = [None if g is None else _local_gradient(g, p) for g, p in own]
         for part, gradient in zip(self.split, found, strict=True):
             part.grad = gradient
 
