@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -187,7 +188,7 @@ def lost_ranks(reason: str) -> LostRanksError:
             "process that has it, that of rank 0 unless torchrun has it, may have ended. "
             f"({first_line})"
         )
-    found[notes.rank] = own
+    found[notes.rank] = replace(own, process="runs")
     others = "; ".join(
         _describe(rank, found.get(rank)) for rank in range(notes.size) if rank != notes.rank
     )
@@ -231,8 +232,9 @@ def _read(notes: Board) -> dict[int, Note] | None:
 
 def _is_all(notes: Board, found: Mapping[int, Note]) -> bool:
     """Whether there is nothing to wait for: all ranks have said their last."""
-    others = [note.state for rank, note in found.items() if rank != notes.rank]
-    if len(others) + 1 < notes.size or not {"began", "past"}.isdisjoint(others):
+    known = [note for rank, note in found.items() if rank != notes.rank]
+    others = [note.state for note in known if not _is_gone(note)]
+    if len(known) + 1 < notes.size or not {"began", "past"}.isdisjoint(others):
         return False
     return not (notes.has_store and "waits" in others)
 
@@ -250,6 +252,11 @@ def _describe(rank: int, note: Note | None) -> str:
         return f"rank {rank} is past {place.what}, begun at {_clock(place.since)}"
     if note.error:
         return f"rank {rank} has failed in {place.what} with {note.error}"
+    if note.process in ("gone", "stopped"):
+        return (
+            f"rank {rank} began {place.what} at {_clock(place.since)}, and its process is "
+            f"{note.process}"
+        )
     return (
         f"rank {rank} began {place.what} at {_clock(place.since)}, and nothing of ours after that"
     )
@@ -262,6 +269,18 @@ def likely(notes: Mapping[int, Note], size: int, reason: str = "") -> str:
         return (
             f"the error of {_ranks(failed)}, which its own output tells: mend that; where data may "
             "be damaged, let all ranks leave out the same batch"
+        )
+    gone = [rank for rank, note in notes.items() if _is_gone(note)]
+    if gone:
+        return (
+            f"the process of {_ranks(gone)} was killed, as where memory runs out, or has crashed: "
+            "look at its output, torchrun's, and the system's log"
+        )
+    stopped = [rank for rank, note in notes.items() if note.process == "stopped"]
+    if stopped:
+        return (
+            f"the process of {_ranks(stopped)} is stopped, as by SIGSTOP or a debugger: end it, or "
+            "let it go on earlier"
         )
     alone = _alone(notes)
     if alone is not None:
@@ -277,6 +296,11 @@ def likely(notes: Mapping[int, Note], size: int, reason: str = "") -> str:
             "(a DistributedSampler, drop_last=True), and decide on all alike when to stop"
         )
     return _likely_in_steps(notes, size, "by peer" in reason)
+
+
+def _is_gone(note: Note) -> bool:
+    """Whether its process has ended without a word."""
+    return note.process == "gone" and note.state in ("began", "past")
 
 
 def _has_failed(note: Note) -> bool:
@@ -305,7 +329,14 @@ def _likely_in_steps(notes: Mapping[int, Note], size: int, closed: bool) -> str:
     ]
     places = [note.place for rank, note in notes.items() if rank not in away]
     kinds = {place.kind for place in places}
-    if not away and len({place.what for place in places}) == 1:
+    all_run = len(notes) == size and all(note.process == "runs" for note in notes.values())
+    same_place = not away and len({place.what for place in places}) == 1
+    if closed and all_run and (same_place or all(n.state != "told" for n in notes.values())):
+        return (
+            "the network has closed a connection, or a rank has destroyed the process group, since "
+            "the processes of all ranks run: start the job again from its last checkpoint"
+        )
+    if same_place:
         return "the network is slower than the time limit allows; init(timeout_s=...) gives it more"
     if kinds == {FORWARD, BACKWARD}:
         return (
@@ -313,8 +344,9 @@ def _likely_in_steps(notes: Mapping[int, Note], size: int, closed: bool) -> str:
             "not finite, or calls it once more"
         )
     if len(away) == size - 1 and closed:  # by one of them: nobody else has ended its wait
+        one = "one of the processes of" if len(away) > 1 else "the process of"
         return (
-            f"the process of {_ranks(away)} was killed, as where memory runs out, has crashed, or "
+            f"{one} {_ranks(away)} was killed, as where memory runs out, has crashed, or "
             "has destroyed the process group: look at its output, torchrun's, and the system's log"
         )
     if away:

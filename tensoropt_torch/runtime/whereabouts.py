@@ -27,7 +27,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 
+from tensoropt_torch.runtime.processes import Process, this_process
+from tensoropt_torch.runtime.processes import State as ProcessState
+
 KEY = "tensoropt/where/{}"
+PROCESS_KEY = "tensoropt/process/{}"
 STORE_TIMEOUT = timedelta(seconds=5)
 
 State = Literal["began", "past", "waits", "told", "ended"]
@@ -54,11 +58,13 @@ class Place:
 class Note:
     """What others know of a rank: where it was last, and whether it is ``past`` that, has waited
     there in vain (``told``: and has read where the others are) or has ended; ``error`` is what
-    ended it, or what it has met there, though its program may have caught it."""
+    ended it, or what it has met there, though its program may have caught it. ``process`` is what
+    whoever reads the note sees of the rank's process."""
 
     place: Place
     state: State = "began"
     error: str = ""
+    process: ProcessState = "unknown"
 
 
 class Board:
@@ -74,6 +80,8 @@ class Board:
         self.has_waited = False
         self._store: Store | None = store
         self._process = os.getpid()
+        self._processes: dict[int, Process] = {}
+        self._set(PROCESS_KEY, asdict(this_process()))
 
     @property
     def has_store(self) -> bool:
@@ -82,11 +90,14 @@ class Board:
 
     def write(self, state: State = "began", error: str = "") -> None:
         """Of this rank, where it is. What cannot be written is left out."""
-        if self._store is None or os.getpid() != self._process:
+        if os.getpid() == self._process:
+            self._set(KEY, asdict(Note(self.place, state, error)))
+
+    def _set(self, key: str, record: dict[str, Any]) -> None:
+        if self._store is None:
             return
-        text = json.dumps(asdict(Note(self.place, state, error)))
         try:
-            self._store.set(KEY.format(self.rank), text)
+            self._store.set(key.format(self.rank), json.dumps(record))
         except RuntimeError:  # who has the store is gone
             self._store = None
 
@@ -100,12 +111,16 @@ class Board:
             raise RuntimeError("the store is gone")
         keys = {rank: KEY.format(rank) for rank in range(self.size)}
         there = [rank for rank, key in keys.items() if self._store.check([key])]
-        return {rank: _note_of(self._store.get(keys[rank])) for rank in there}
+        return {rank: self._note(rank, self._store.get(keys[rank])) for rank in there}
 
-
-def _note_of(text: bytes) -> Note:
-    known: dict[str, Any] = json.loads(text)
-    return Note(Place(**known.pop("place")), **known)
+    def _note(self, rank: int, text: bytes) -> Note:
+        assert self._store is not None
+        if rank not in self._processes:  # noted before the first note
+            process = json.loads(self._store.get(PROCESS_KEY.format(rank)))
+            self._processes[rank] = Process(**process)
+        known: dict[str, Any] = json.loads(text)
+        known["process"] = self._processes[rank].state()
+        return Note(Place(**known.pop("place")), **known)
 
 
 _board: Board | None = None
