@@ -22,7 +22,9 @@ from tensoropt_torch.checkpoint.tensors import is_first
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.runtime.agreement import from_first_rank, is_distributed, on_all_ranks
+from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.runtime.lost_ranks import doing
+from tensoropt_torch.runtime.meshes import timeout_of_job
 
 _NUMBERS = "run.json"
 _OWN = ("model", "optimizer", "random")
@@ -87,8 +89,7 @@ class Checkpoints:
         self._parallel = parallel
         self._optimizer = optimizer
         self._others = others
-        # Of the thread that writes, beside the groups of the steps.
-        self._group = dist.new_group(backend="gloo") if is_distributed() else None
+        self._group = _group_of_writing()
         self._writing: _Writing | None = None
 
     @doing("Checkpoints.save")
@@ -214,6 +215,16 @@ class _Writing:
                 f"written: {_cause(error)}; free space, or give another folder. Those before are "
                 "whole"
             ) from error
+
+
+def _group_of_writing() -> dist.ProcessGroup | None:
+    """Of the threads that write, beside the groups of the steps; they wait for each other as long
+    as those. None in a job of one process. Collective."""
+    if not is_distributed():
+        return None
+    timeout = timeout_of_job(device_of_group().type)
+    group: dist.ProcessGroup = dist.new_group(timeout=timeout, backend="gloo")
+    return group
 
 
 def _dcp() -> Any:

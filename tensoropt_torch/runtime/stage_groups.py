@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import gather, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups
-from tensoropt_torch.runtime.meshes import is_mesh_of_job, make_group, mesh_axes_of
+from tensoropt_torch.runtime.meshes import is_mesh_of_job, make_group, mesh_axes_of, timeout_of_job
 
 T = TypeVar("T")
 
@@ -114,10 +114,10 @@ class StageGroups:
         """A new group of this rank's number in these stages; None on others. Collective."""
         if len(stages) == self.stages:
             return self.column
-        size = self.devices_of_stage
+        size, timeout = self.devices_of_stage, timeout_of_job(self._all.device_type)
         found: dist.ProcessGroup | None = None
         for rank in range(size):
-            group = dist.new_group([stage * size + rank for stage in stages])
+            group = dist.new_group([stage * size + rank for stage in stages], timeout)
             if rank == self.rank and self.stage in stages:
                 assert isinstance(group, dist.ProcessGroup)
                 found = group
