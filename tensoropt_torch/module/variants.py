@@ -251,7 +251,8 @@ class Variants:
     def _gathered(self, call: ModuleCall) -> tuple[ModuleCall, Shares]:
         """The call with all rows of a batch of which the ranks have unequal shares."""
         dims = self._maker.rows_dims(call.kind)
-        shares = Shares(tuple(self._agreement.exchange(rows_of(call, dims))))
+        rows = on_all_ranks(lambda: rows_of(call, dims))
+        shares = Shares(tuple(self._agreement.exchange(rows)))
         if not self._warned:
             self._warned = True
             warnings.warn(

@@ -189,6 +189,14 @@ NET: Cases = {
     ),
     "a missing input": (lambda s: s.parallel(), [*FIT, "Net.forward(x:", "'x'"]),
     "an unknown keyword": (lambda s: s.parallel(*s.args, scael=2.0), [*FIT, "'scael'"]),
+    "an unknown keyword on one rank": (
+        lambda s: s.parallel(*s.args, **({"scael": 2.0} if s.is_last else {})),
+        [*UNLIKE, "scael: 2.0"],
+    ),
+    "too many inputs on one rank": (
+        lambda s: s.parallel(*s.args, *([s.x] * 8 if s.is_last else [])),
+        [*UNLIKE, "args_3: float32 [8, 16]"],
+    ),
     "an unknown object": (
         lambda s: s.parallel(*s.args, scale=Strange()),
         ["TensorOptError", "'scale' is a Strange", "tensors, numbers"],
@@ -254,6 +262,10 @@ SHARES: Cases = {
     "rows that do not fit": (
         lambda s: uneven(s, 3),
         ["TensorOptError", "different shares of a batch", "same dim 0", "replicated"],
+    ),
+    "rows that do not fit on one rank": (
+        lambda s: s.parallel(s.x[: 4 - s.is_last], s.args[1][: 4 - 2 * s.is_last]),
+        ["TensorOptError", "rank 1: ", "different shares of a batch", "(3, 16), (2, 4)"],
     ),
     "a gradient of unequal shares": (
         uneven_with_gradient,
