@@ -1,6 +1,8 @@
 #include "sharding/layout.h"
 
 #include <algorithm>
+#include <charconv>
+#include <system_error>
 
 #include "common/check.h"
 
@@ -15,9 +17,11 @@ Placement parse_placement(std::string_view text) {
                      text.find_first_not_of("0123456789", 1) == text.npos;
   TO_CHECK(shard, "placement '{}' is not R, P or S followed by a tensor dim",
            text);
-  const int dim = std::stoi(std::string(text.substr(1)));
-  TO_CHECK(dim <= Placement::kMaxDim, "placement '{}': dim must be <= {}", text,
-           Placement::kMaxDim);
+  int dim = 0;  // stays where the number is larger than an int
+  const auto [end, error] =
+      std::from_chars(text.data() + 1, text.data() + text.size(), dim);
+  TO_CHECK(error == std::errc() && dim <= Placement::kMaxDim,
+           "placement '{}': dim must be <= {}", text, Placement::kMaxDim);
   return Placement::shard(dim);
 }
 
