@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensoropt_torch
@@ -209,5 +210,121 @@ def test_calls_wait_for_one_backward_and_where_no_plan_is_smaller_all_ranks_say_
         "on_out_of_memory='small' is not known; did you mean 'smaller'?",
     ]
     for found in run_ranks(2, f"{HERE}:run_ends", None, 120):
+        for text, words in zip(found, expected, strict=True):
+            assert words in text
+
+
+class Dropping(nn.Module):
+    """Draws random numbers in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(52, 24), nn.Linear(24, 52)
+        self.up, self.down = nn.Linear(24, 48), nn.Linear(48, 24)
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        x = F.dropout(self.embed(tokens), 0.4, self.training)
+        x = x + F.dropout(self.down(self.up(x).relu()), 0.4, self.training)
+        return F.cross_entropy(self.head(x), targets)
+
+
+def dropping() -> Dropping:
+    torch.manual_seed(0)
+    return Dropping().double()
+
+
+def run_dropout(phase: str) -> list[str]:
+    """What differs from a twin that went to the same plan by ``move_to`` before the step."""
+    frontier, memory = frontier_of(dropping()), Memory()
+    run = Run(guarded(dropping(), frontier), "adamw")
+    twin = Run(tensoropt_torch.parallelize(dropping(), frontier.fastest.plan), "adamw")
+    wrong = []
+    with memory.in_use():
+        losses = [run.step(0), twin.step(0)]
+        if losses[0] != losses[1]:
+            wrong.append(f"before: {losses}")
+        memory.runs_out(phase, 1, 0.5)
+        loss = run.step(1)
+        (event,) = run.module.out_of_memory  # type: ignore[union-attr]
+        twin.module.move_to(event.after)  # type: ignore[operator]
+        other = twin.step(1)
+        if phase == FORWARD and loss != other:
+            wrong.append(f"loss {loss}, but {other}")
+        found, same = (everything(r.module, r.optimizer) for r in (run, twin))  # type: ignore[arg-type]
+        gaps = {
+            name: float((found[name] - same[name]).abs().max()) for name in differing(found, same)
+        }
+        wrong += [f"'{name}' differs by {gap}" for name, gap in gaps.items() if gap > 1e-9]
+        losses = [run.step(2), twin.step(2)]  # the numbers after it are those that come next
+        if losses[0] != pytest.approx(losses[1], rel=1e-9):
+            wrong.append(f"afterwards: {losses}")
+        with torch.no_grad():
+            if run.module(*batch(3)) == run.module(*batch(3)):
+                wrong.append("nothing is drawn")
+    return wrong
+
+
+@pytest.mark.parametrize("phase", [FORWARD, BACKWARD])
+def test_a_repeated_step_draws_the_numbers_of_the_step(phase: str) -> None:
+    for wrong in run_ranks(2, f"{HERE}:run_dropout", phase, 120):
+        assert wrong == []
+
+
+class Shifted(nn.Module):
+    """An input that PyTorch keeps nothing of for backward, so that it may be written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(12, 48), nn.Linear(48, 12)
+
+    def forward(self, x: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        return (self.down(self.up(x).relu()) + shift).square().mean()
+
+
+def made_shifted() -> Shifted:
+    torch.manual_seed(0)
+    return Shifted().double()
+
+
+def run_refusals(_: None) -> list[str]:
+    """What a repeated backward cannot have, on all ranks, though memory is out on one."""
+    frontier, memory = tensoropt_torch.find_frontier(Layers(), inputs_of(0)), Memory()
+    found = []
+
+    def refused(action: Callable[[], object]) -> None:
+        with pytest.raises(TensorOptError) as caught:
+            action()
+        found.append(str(caught.value))
+
+    with memory.in_use():
+        module = guarded(Layers(), frontier)
+        loss = module(*inputs_of(0))
+        parameters = list(module.parameters())
+        refused(lambda: torch.autograd.grad(loss, parameters, create_graph=True))
+        run = Run(module, "sgd")
+        module(*inputs_of(1)).backward()
+        loss = module(*inputs_of(2))
+        run.optimizer.step()
+        memory.runs_out(BACKWARD, 1, 0.5)
+        refused(loss.backward)
+        x, shift = inputs_of(3)[0], torch.zeros(12).double()
+        shifted = tensoropt_torch.find_frontier(made_shifted(), (x, shift))
+        module = guarded(made_shifted(), shifted)
+        module(x, shift).backward()  # so that operators of backward are counted
+        loss = module(x, shift)
+        shift.add_(1.0)
+        memory.runs_out(BACKWARD, 1, 0.5)
+        refused(loss.backward)
+        module(x, shift).backward()  # it goes on
+    return found
+
+
+def test_what_cannot_be_repeated_is_one_error_on_all_ranks() -> None:
+    expected = [
+        "gradients cannot be differentiated (create_graph=True)",
+        "an optimizer made a step between call 3 and its backward",
+        "an input of call 2, of shape",
+    ]
+    for found in run_ranks(2, f"{HERE}:run_refusals", None, 120):
         for text, words in zip(found, expected, strict=True):
             assert words in text
