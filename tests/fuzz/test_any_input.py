@@ -30,10 +30,11 @@ from tensoropt_torch.config import Cluster
 from tensoropt_torch.measure.kept import hardware_profile, strategies
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
 from tensoropt_torch.measure.kept.strategies import KeptStrategy, StrategyStore
+from tests.fuzz.counts import GIVEN
 from tests.fuzz.mutations import VALUES, changed_bytes, files
 from tests.measure.kept.test_hardware_profile import KEY
 
-TESTS = 6
+TESTS = 5
 COUNT = int(os.environ.get("TENSOROPT_FUZZ_COUNT", 30 * TESTS))  # of inputs, in all
 LONGEST = 4000  # characters of a message
 SETTINGS = settings(
@@ -79,6 +80,7 @@ def of_file(content: bytes, read: Callable[[Path], Any], name: str = "given.json
 @SETTINGS
 @given(files(plan().to_json()))
 def test_plan_files(content: bytes) -> None:
+    GIVEN["plan files"] += 1
     found = of_file(content, Plan.load)
     if found is None:
         return
@@ -105,6 +107,7 @@ def cluster_text() -> str:
 @SETTINGS
 @given(st.one_of(st.binary(max_size=200), changed_bytes(cluster_text()), st.text().map(str.encode)))
 def test_cluster_files(content: bytes) -> None:
+    GIVEN["cluster files"] += 1
     found = of_file(content, load_cluster, "given.toml")
     assert found is None or isinstance(found, Cluster)
     if found is not None:
@@ -131,6 +134,7 @@ def resealed(format_of: Any) -> Callable[[Any], str]:
 @SETTINGS
 @given(files(profile_text(), resealed(hardware_profile.FILE)))
 def test_hardware_profiles(content: bytes) -> None:
+    GIVEN["hardware profiles"] += 1
     found = of_file(content, HardwareProfile.load)
     assert found is None or isinstance(found, HardwareProfile)
 
@@ -143,6 +147,7 @@ STORE.save([KeptStrategy(1, 8.0, ("a",), ((0, "b"),), 1.0, 0.5, 4.0)])
 @SETTINGS
 @given(files(STORE.path.read_text(), resealed(strategies.FILE)))
 def test_files_of_the_cache(content: bytes) -> None:
+    GIVEN["files of the cache"] += 1
     STORE.path.write_bytes(content)
     found = told(STORE.load)
     assert found is None or all(isinstance(kept, KeptStrategy) for kept in found.values())
@@ -165,6 +170,7 @@ WORDS = st.one_of(
 @SETTINGS
 @given(st.lists(WORDS, max_size=6))
 def test_arguments_of_the_command(words: list[str]) -> None:
+    GIVEN["arguments of the command"] += 1
     if words[:1] == ["doctor"]:  # says what this machine lacks
         return
     out, err = io.StringIO(), io.StringIO()
@@ -213,6 +219,7 @@ def test_captured_graphs(
     layers: list[Callable[[], nn.Module]], args: list[Any], devices: int
 ) -> None:
     """What the model itself refuses is refused with its words."""
+    GIVEN["captured graphs"] += 1
     made = nn.Sequential(*(layer() for layer in layers))
     given = {"loss_fn": torch.mean, "num_devices": devices, "cluster": "cpu"}
     found = told(lambda: tensoropt_torch.find_frontier(made, args, **given))
@@ -230,6 +237,7 @@ def test_folders_of_checkpoints(count: int, tmp_path: Path) -> None:
     @settings(SETTINGS, max_examples=count)
     @given(st.lists(NAMES, max_size=4), st.binary(max_size=12))
     def check(names: list[str], latest: bytes) -> None:
+        GIVEN["folders of checkpoints"] += 1
         with tempfile.TemporaryDirectory(dir=tmp_path) as own:
             for name in names:
                 with contextlib.suppress(OSError, ValueError, UnicodeEncodeError):
