@@ -4,9 +4,10 @@
 # make wheel-test  a wheel, installed and run in an environment of its own
 # make wheels      a wheel for each release of PyTorch, tried without a compiler, in dist
 # make sanitize    C++ tests of the core with ASan and UBSan, then with TSan
-# make fuzz        random searches of any size with ASan and UBSan: COUNT=10000 SEED=1
+# make fuzz        random searches and texts with ASan and UBSan: COUNT=10000 SEED=1
 # make fuzz-inputs  files, arguments and models of any kind: COUNT=10000 SEED=1
-# make soak    random strategies of random models against one process: SECONDS=3600 SEED=1
+# make soak    random strategies of random models against one process: SECONDS=3600
+# make faults  faults at random points of small jobs, and what follows: COUNT=100 SEED=1
 # make lint        ruff, mypy, clang-format       make format   repair the style
 # make stubs       the types of the bindings, after a change of csrc/bindings
 # make tidy        clang-tidy on the core         make clean    remove outputs
@@ -52,7 +53,7 @@ CORE_ONLY = -G Ninja -DTENSOROPT_CORE_ONLY=ON -DTENSOROPT_WERROR=ON \
   -DTENSOROPT_FMT_INCLUDE_DIR=$$($(PYTHON) -c 'import os, torch; \
     print(os.path.dirname(torch.__file__) + "/include")')
 
-.PHONY: demo test test-all core-test python-test wheel-test wheels sanitize fuzz fuzz-inputs soak \
+.PHONY: demo test test-all core-test python-test wheel-test wheels sanitize fuzz fuzz-inputs soak faults \
   check lint stubs \
   format tidy clean paper models gpu-check docs links
 
@@ -106,19 +107,29 @@ SEED ?= 1
 fuzz: $(STAMPS)/dev
 	cmake -S . -B build/address $(CORE_ONLY) -DTENSOROPT_BUILD_TESTS=ON \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTENSOROPT_SANITIZE=address
-	cmake --build build/address --target test_search --parallel $(JOBS)
-	TENSOROPT_FUZZ_COUNT=$(COUNT) TENSOROPT_FUZZ_SEED=$(SEED) \
-	  build/address/test_search --gtest_filter='AnySize.*'
+	cmake --build build/address --target test_search test_rules --parallel $(JOBS)
+	for test in test_search test_rules; do \
+	  TENSOROPT_FUZZ_COUNT=$(COUNT) TENSOROPT_FUZZ_SEED=$(SEED) \
+	    build/address/$$test --gtest_filter='Any*'; \
+	done
 
-# An input that fails is made as small as it still fails, and printed.
+# An input that fails is made as small as it still fails, and printed. Counts are added up by seed.
 fuzz-inputs: $(STAMPS)/built $(STAMPS)/dev
 	TENSOROPT_FUZZ_COUNT=$(COUNT) TENSOROPT_FUZZ_SEED=$(SEED) \
+	TENSOROPT_FUZZ_RESULT=benchmarks/results/fuzz.json \
 	  $(PYTHON) -m pytest -n0 tests/fuzz --hypothesis-show-statistics
 
-# Says the seed of each round, and adds up what was run in benchmarks/results/soak.json.
+# Says the seed of each round, adds up what was run in benchmarks/results/soak.json, and goes on
+# there. SEED=1 begins with that one.
 SECONDS ?= 3600
 soak: $(STAMPS)/built $(STAMPS)/dev
-	$(PYTHON) -m tests.distributed.soak --seconds $(SECONDS) --count $(COUNT) --seed $(SEED)
+	$(PYTHON) -m tests.distributed.soak --seconds $(SECONDS) --count $(COUNT) \
+	  $(if $(filter command line,$(origin SEED)),--seed $(SEED))
+
+# Each row of benchmarks/results/faults.json is made anew.
+faults: COUNT = 100
+faults: $(STAMPS)/built $(STAMPS)/dev
+	$(PYTHON) -m tests.distributed.faults --count $(COUNT) --seed $(SEED) --table
 
 lint: $(STAMPS)/dev
 	ruff check $(PYTHON_PATHS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,15 @@ class Case:
         return output if self.loss_fn is None else self.loss_fn(output, *self.targets)
 
 
-def gpt(tie: bool = False) -> Case:
+def gpt(tie: bool = False, layers: int = 2) -> Case:
     text = load_text()
     config = GPTConfig(
-        vocab_size=text.vocab_size, block_size=8, n_layer=2, n_head=4, n_embd=32, tie_weights=tie
+        vocab_size=text.vocab_size,
+        block_size=8,
+        n_layer=layers,
+        n_head=4,
+        n_embd=32,
+        tie_weights=tie,
     )
     return Case(GPT(config), text.batch(0, 8, 8))
 
@@ -111,23 +116,25 @@ def mixed() -> Case:
     return Case(Mixed(), (tokens[0], tokens[1]))
 
 
-def llama() -> Case:
-    config = LlamaConfig(vocab_size=64, n_layer=2, n_head=8, n_kv_head=4, n_embd=32, n_hidden=48)
+def llama(layers: int = 2) -> Case:
+    config = LlamaConfig(
+        vocab_size=64, n_layer=layers, n_head=8, n_kv_head=4, n_embd=32, n_hidden=48
+    )
     tokens = torch.randint(0, 64, (2, 4, 8), generator=torch.Generator().manual_seed(1))
     return Case(Llama(config), (tokens[0], tokens[1]))
 
 
-def rnn(cell: str) -> Case:
-    """Two layers of 24 units: a block of gate rows for 4 ranks is a part of a
+def rnn(cell: str, layers: int = 2) -> Case:
+    """Layers of 24 units: a block of gate rows for 4 ranks is a part of a
     gate of an LSTM and parts of two gates of a GRU."""
-    config = RNNConfig(vocab_size=32, n_layer=2, n_hidden=24, cell=cell)
+    config = RNNConfig(vocab_size=32, n_layer=layers, n_hidden=24, cell=cell)
     tokens = torch.randint(0, 32, (2, 8, 5), generator=torch.Generator().manual_seed(1))
     return Case(RNN(config), (tokens[0], tokens[1]))
 
 
-def transformer() -> Case:
+def transformer(layers: int = 2) -> Case:
     config = TransformerConfig(
-        vocab_size=32, n_layer=2, n_head=4, head_size=8, n_embd=16, n_hidden=32
+        vocab_size=32, n_layer=layers, n_head=4, head_size=8, n_embd=16, n_hidden=32
     )
     tokens = torch.randint(0, 32, (3, 8, 6), generator=torch.Generator().manual_seed(1))
     return Case(Transformer(config), (tokens[0], tokens[1], tokens[2]))
@@ -310,12 +317,28 @@ CASES: dict[str, Callable[[], Case]] = {
     "tables": tables,
 }
 
+# Those of several layers with one.
+SHALLOW: dict[str, Callable[[], Case]] = {
+    **CASES,
+    "gpt": lambda: gpt(layers=1),
+    "gpt_tied": lambda: gpt(tie=True, layers=1),
+    "llama": lambda: llama(layers=1),
+    "lstm": lambda: rnn("lstm", layers=1),
+    "gru": lambda: rnn("gru", layers=1),
+    "transformer": lambda: transformer(layers=1),
+}
 
-def make(name: str, dtype: torch.dtype, rows: int | None = None) -> Case:
+
+def make(
+    name: str,
+    dtype: torch.dtype,
+    rows: int | None = None,
+    cases: Mapping[str, Callable[[], Case]] = CASES,
+) -> Case:
     """The case with parameters and floating inputs in ``dtype``, and so many rows in the
     batch; same on all ranks."""
     torch.manual_seed(0)
-    case = CASES[name]()
+    case = cases[name]()
     batch = len(case.args[0])
     taken = torch.arange(rows or batch) % batch
 

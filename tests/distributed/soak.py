@@ -1,26 +1,33 @@
 """Random strategies of random models against one process, for as long as there is time.
 
-    make soak SECONDS=3600 SEED=1        # python -m tests.distributed.soak --seconds 3600 --seed 1
+    make soak SECONDS=3600               # python -m tests.distributed.soak --seconds 3600
 
-Each round is a model of the zoo on 2, 3 or 4 processes, with inputs whole or shared out, with or
-without recomputation and micro-batches, and some random strategies: losses, gradients,
-parameters and buffers of three steps are those of one process. Says the seed of each round, and
-adds up rounds in benchmarks/results/soak.json. Ends with 1 at a mismatch.
+Each round is a model of the zoo, with inputs whole or shared out, with or without recomputation
+and micro-batches, and some random strategies; rounds in turn are run by the same processes. Loss,
+gradients, parameters and buffers of a step of AdamW, and the loss after it, are those of one
+process, each rank's part of them. Says the seed of each round, and adds up what was run in
+benchmarks/results/soak.json: another run goes on with the seeds after those, unless ``--seed`` says
+others. Ends with 1 at a mismatch.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config import load_cluster
@@ -32,23 +39,22 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.agreement import from_first_rank
 from tensoropt_torch.space.search_space import make_space
+from tensoropt_torch.values.parts import parts_of
 from tests.distributed.harness import RankError, run_ranks
-from tests.distributed.models import CASES, make
-from tests.distributed.parity import (
-    BUCKETS,
-    TOLERANCE,
-    differences,
-    labels,
-    share,
-    train,
-    train_alone,
-)
+from tests.distributed.models import SHALLOW, Case, make
+from tests.distributed.parity import BUCKETS, TOLERANCE, labels, optimizer_of, share
+from tests.distributed.scales import Moved, apart, moved
 
 HERE = "tests.distributed.soak"
 RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "soak.json"
-STRATEGIES = 25  # of a round
+PRELOADED = ("tests.distributed.parity",)  # less than tests need, which takes long to import
+STRATEGIES = 100  # of a round, at most
+FEWER = {"tables": 20, "transformer": 40, "llama": 60, "resnet": 60, "fused_otherwise": 60}
+ROUNDS = 10  # of the same processes, at most
 DTYPE = torch.float64
-ROUND_S = 400.0
+OWN_TOLERANCE = {"mixed": 1e-4, "odd_fused": 1e-4}  # that compute in float32 somewhere
+START_S = 120.0  # what processes may take besides
+Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -57,23 +63,40 @@ class Round:
 
     seed: int
     model: str
-    ranks: int
     inputs: str
     recompute: bool
     micro_batches: int
-    seconds: float
+    strategies: int
 
     @staticmethod
-    def of(seed: int, seconds: float) -> Round:
+    def of(seed: int, strategies: int) -> Round:
         rng = random.Random(seed)
-        model, ranks = rng.choice(sorted(CASES)), rng.choice([2, 3, 4])
-        inputs = rng.choice(["replicated", "sharded"]) if ranks != 3 else "replicated"
-        return Round(seed, model, ranks, inputs, rng.random() < 0.4, rng.choice([1, 1, 2]), seconds)
+        model, inputs = rng.choice(sorted(SHALLOW)), rng.choice(["replicated", "sharded"])
+        recompute, micro_batches = rng.random() < 0.4, rng.choice([1, 1, 2])
+        strategies = min(strategies, FEWER.get(model, STRATEGIES))
+        return Round(seed, model, inputs, recompute, micro_batches, strategies)
+
+    @property
+    def tolerance(self) -> float:
+        return OWN_TOLERANCE.get(self.model, TOLERANCE[DTYPE])
 
 
-def plans(own: Round) -> Iterator[tuple[int, Plan]]:
+@dataclass
+class Outcome:
+    """Of a round: how many strategies were run, what was wrong, and why none was."""
+
+    count: int = 0
+    wrong: tuple[str, ...] = ()
+    refused: str = ""
+
+
+def ranks_of(seed: int) -> int:
+    """How many processes run the rounds from this seed on."""
+    return random.Random(-seed - 1).choice([2, 2, 2, 3, 4])
+
+
+def plans(own: Round, case: Case) -> Iterator[tuple[int, Plan]]:
     """By their seeds."""
-    case = make(own.model, DTYPE)
     captured = capture(case.model, case.args, **case.keywords)
     task = PlanningTask(
         captured,
@@ -85,45 +108,120 @@ def plans(own: Round) -> Iterator[tuple[int, Plan]]:
         task = replace(task, in_micro_batches=(micro_batched(captured, own.micro_batches),))
     *_, (captured, settings) = task.graphs(dist.get_world_size())
     space = make_space(captured, settings)
-    for seed in range(own.seed * STRATEGIES, (own.seed + 1) * STRATEGIES):
+    for seed in range(own.seed * STRATEGIES, own.seed * STRATEGIES + own.strategies):
         chosen = replace(settings, overlap=seed % 2 == 0, bucket_bytes=BUCKETS[seed % len(BUCKETS)])
         yield seed, Plan.of(space, chosen, captured, space.random_strategy(seed, seed % 5 / 5))
 
 
-def check(own: Round) -> tuple[int, list[str], str]:
-    """On every rank: how many strategies were run, what was wrong, and why none was."""
-    case, count, wrong = make(own.model, DTYPE), 0, list[str]()
-    end_s = time.monotonic() + own.seconds
-    expected = train_alone(case.model, lambda m: replace(case, model=m).loss(), TOLERANCE[DTYPE])
-    context: RankContext | None = None
-    try:
-        made = list(plans(own))
-    except TensorOptError as error:  # micro-batches, or shares, of what has none
-        return 0, [], str(error)
-    for seed, plan in made:
+def stepped(model: nn.Module, loss_of: Any) -> Tensors:
+    """What a step leaves, by name, and the loss after it."""
+    optimizer = optimizer_of(model)
+    loss = loss_of(model)
+    loss.backward()
+    found = {"loss": loss.detach()}
+    found |= {f"buffer '{name}'": buffer.detach().clone() for name, buffer in model.named_buffers()}
+    gradients = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
+    found |= {f"gradient of '{name}'": gradient.detach() for name, gradient in gradients}
+    optimizer.step()
+    found |= {f"parameter '{name}'": p.detach().clone() for name, p in model.named_parameters()}
+    with torch.no_grad():
+        found["loss after it"] = loss_of(model)
+    return found
+
+
+def alone(own: Round, case: Case) -> Moved:
+    """What one process computes, and how far rounding moves it."""
+    return moved(
+        lambda model: stepped(model, lambda m: replace(case, model=m).loss()),
+        case.model,
+        own.tolerance,
+    )
+
+
+def differing(got: Tensors, one: Moved) -> Iterator[str]:
+    """In this rank's parts."""
+    if got.keys() != one.values.keys():
+        yield f"only one has {sorted(got.keys() ^ one.values.keys())}"
+        return
+    for name, value in one.values.items():
+        allowed = one.allowed(name)
+        for own, part in _parts(got[name], value):
+            error = apart(own, part)
+            if not error <= allowed:
+                yield f"{name} is off by {error:.3g}, where {allowed:.3g} is allowed"
+
+
+def _parts(own: torch.Tensor, whole: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """What this rank has of a tensor, beside what it should have."""
+    if not isinstance(own, DTensor):
+        yield own, whole
+        return
+    if any(placement.is_partial() for placement in own.placements):
+        yield own.full_tensor(), whole
+        return
+    local = own.to_local()
+    places = parts_of(whole.shape, own.device_mesh, own.placements)
+    expected = [whole[place] for place in places]
+    if len(expected) == 1:
+        yield local, expected[0]
+        return
+    (dim,) = {p.dim for p in own.placements if hasattr(p, "split_factor")}
+    yield local, torch.cat(expected, dim)
+
+
+def check(given: tuple[Sequence[Round], float]) -> list[Outcome]:
+    """On every rank: the rounds one after the other, until the seconds are over."""
+    rounds, seconds = given
+    end_s = time.monotonic() + seconds
+    outcomes: list[Outcome] = []
+    for own in rounds:
         if from_first_rank(lambda: time.monotonic() > end_s):
             break
-        sizes = [size for size, _ in plan.settings.mesh_axes]
-        context = context or RankContext.make(sizes, torch.device("cpu"))
+        outcomes.append(_check_round(own, end_s))
+    return outcomes
+
+
+def _check_round(own: Round, end_s: float) -> Outcome:
+    print(f"{own} on {dist.get_world_size()} processes", flush=True)
+    case, device = make(own.model, DTYPE, cases=SHALLOW), torch.device("cpu")
+    found = plans(own, case)
+    try:
+        seed, plan = next(found)
+    except TensorOptError as error:  # micro-batches, or shares, of what has none
+        return Outcome(refused=str(error))
+    one = alone(own, case)
+    inputs = share((*case.args, *case.targets), own.inputs)
+    context: RankContext | None = None
+    outcome, late = Outcome(), False
+    while not late:
+        print(f"strategy {seed}", flush=True)  # before what may end the process
+        context = context or RankContext.make([s for s, _ in plan.settings.mesh_axes], device)
         assert plan.captured is not None
-        module = parallelize(case.model, plan.captured, plan, torch.device("cpu"), context)
-        inputs = share((*case.args, *case.targets), own.inputs)
-        got = train(module, lambda module=module, inputs=inputs: module(*inputs))
-        found = list(differences(got, expected, TOLERANCE[DTYPE]))
-        if found:
-            wrong.append(f"strategy {seed}: {found} under {labels(plan, own.model)}")
-        count += 1
-    return count, wrong, ""
+        module = parallelize(case.model, plan.captured, plan, device, context)
+        wrong = list(differing(stepped(module, lambda m: m(*inputs)), one))
+        if wrong:
+            outcome.wrong += (f"strategy {seed}: {wrong} under {labels(plan, own.model)}",)
+        outcome.count += 1
+        following = next(found, None)
+        if following is None:
+            break
+        seed, plan = following
+        late = from_first_rank(lambda: time.monotonic() > end_s)
+    return outcome
 
 
-def run(own: Round) -> tuple[int, list[str], str]:
+def run(rounds: Sequence[Round], ranks: int, seconds: float) -> list[Outcome]:
     """As ``check``; what a rank raises is wrong as well."""
     try:
-        results = run_ranks(own.ranks, f"{HERE}:check", own, own.seconds + 200)
+        of_ranks = run_ranks(
+            ranks, f"{HERE}:check", (rounds, seconds), seconds + START_S, preloaded=PRELOADED
+        )
     except RankError as error:
-        return 0, [str(error)], ""
-    count, _, refused = results[0]
-    return count, [text for result in results for text in result[1]], refused
+        return [Outcome(wrong=(str(error),))]
+    return [
+        replace(outcomes[0], wrong=tuple(text for outcome in outcomes for text in outcome.wrong))
+        for outcomes in zip(*of_ranks, strict=True)
+    ]
 
 
 def main() -> int:
@@ -133,23 +231,35 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--count", type=int, default=10000, help="strategies, at most")
-    parser.add_argument("--seed", type=int, default=1, help="of the first round")
+    parser.add_argument("--seed", type=int, help="of the first round")
     given = parser.parse_args()
-    end_s, seed, total, wrong = time.monotonic() + given.seconds, given.seed, 0, list[str]()
-    models: dict[str, int] = {}
-    while total < given.count and (left := end_s - time.monotonic()) > 0:
-        own = Round.of(seed, min(left, ROUND_S))
-        count, found, refused = run(own)
-        print(f"{own}: {count} strategies, {len(found)} wrong {refused}", *found, flush=True)
-        total, seed = total + count, seed + 1
-        models[own.model] = models.get(own.model, 0) + count
-        wrong += [f"round {own.seed}: {text}" for text in found]
-    before = json.loads(RESULT.read_text()) if RESULT.exists() else {"rounds": []}
-    row = {"seeds": [given.seed, seed - 1], "strategies": total, "mismatches": len(wrong)}
-    rounds = [*before["rounds"], {**row, "models": models}]
-    sums = {name: sum(r[name] for r in rounds) for name in ("strategies", "mismatches")}
-    RESULT.write_text(json.dumps({**sums, "rounds": rounds}, indent=1) + "\n")
-    print(f"{total} strategies of {len(models)} models, {len(wrong)} mismatches", *wrong, sep="\n")
+    record: dict[str, Any] = {"rows": []}
+    if RESULT.exists():
+        record = json.loads(RESULT.read_text())
+    begin = 1 + max((row["seeds"][1] for row in record["rows"]), default=0)
+    end_s, wrong = time.monotonic() + given.seconds, list[str]()
+    seed = begin if given.seed is None else given.seed
+    row: dict[str, Any] = {"seeds": [seed, seed - 1], "strategies": 0, "mismatches": 0}
+    models, processes = Counter[str](), Counter[str]()
+    while row["strategies"] < given.count and (left := end_s - time.monotonic()) > 0:
+        ranks, most = ranks_of(seed), given.count - row["strategies"]
+        count = min(ROUNDS, math.ceil(most / STRATEGIES))
+        rounds = [Round.of(s, min(STRATEGIES, most)) for s in range(seed, seed + count)]
+        for own, outcome in zip(rounds, run(rounds, ranks, left), strict=False):
+            found = len(outcome.wrong)
+            print(f"{own} on {ranks}: {outcome.count} strategies, {found} wrong {outcome.refused}")
+            print(*outcome.wrong, sep="\n", end="", flush=True)
+            row["strategies"] += outcome.count
+            models[own.model] += outcome.count
+            processes[str(ranks)] += outcome.count
+            wrong += [f"round {own.seed}: {text}" for text in outcome.wrong]
+            seed = own.seed + 1
+    row |= {"seeds": [row["seeds"][0], seed - 1], "mismatches": len(wrong)}
+    row |= {"models": dict(sorted(models.items())), "processes": dict(sorted(processes.items()))}
+    rows = [*record["rows"], row]
+    sums = {name: sum(r[name] for r in rows) for name in ("strategies", "mismatches")}
+    RESULT.write_text(json.dumps({**sums, "rows": rows}, indent=1) + "\n")
+    print(f"{row['strategies']} strategies, {len(wrong)} mismatches", *wrong, sep="\n")
     return 1 if wrong else 0
 
 
