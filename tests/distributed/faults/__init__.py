@@ -1,0 +1,1 @@
+"""Faults that are put into small jobs at random points, and what has to follow of each."""
