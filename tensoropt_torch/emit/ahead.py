@@ -2,27 +2,28 @@
 
 ::
 
-    backend, found = Backend("inductor", Buckets(sums=25 * 2**20)), []
-    function = compiled_ahead(backend, graph, tensors, found)
-    found                    # collectives of forward, then of backward
+    backend, seen = Backend("inductor", Buckets(sums=25 * 2**20)), Seen()
+    function = compiled_ahead(backend, graph, tensors, seen)
+    seen.collectives         # of forward, then of backward
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
 from tensoropt_torch.emit.collective_buckets import Buckets, in_buckets
+from tensoropt_torch.emit.compiled_halves import Seen
 from tensoropt_torch.emit.compiler import CUDA_GRAPHS
 from tensoropt_torch.emit.cuda_graphs import check_can_be_captured
 from tensoropt_torch.runtime.functional import Collective, NotFunctionalError, collectives_in
 
 Compiled = Callable[..., Sequence[Any]]
-Collectives = list[list[Collective]]  # of each graph
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,10 @@ class Backend:
 
 
 def compiled_ahead(
-    backend: Backend, graph: fx.GraphModule, taken: Sequence[torch.Tensor], found: Collectives
+    backend: Backend, graph: fx.GraphModule, taken: Sequence[torch.Tensor], seen: Seen
 ) -> Compiled:
-    """The graph with its backward, if gradients are enabled, for tensors like these. ``found``
-    gets the collectives of each."""
+    """The graph with its backward, if gradients are enabled, for tensors like these, both of which
+    are ``seen``."""
     if not all(isinstance(tensor, torch.Tensor) for tensor in taken):
         raise NotFunctionalError("an input of the graph is no tensor")
     mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
@@ -70,7 +71,7 @@ def compiled_ahead(
         # Backward as well, so that it is not one rank alone which fails later.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
     ):
-        return BACKENDS[backend.name](graph, examples, backend, found)
+        return BACKENDS[backend.name](graph, examples, backend, seen)
 
 
 def _like(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -81,21 +82,21 @@ def _like(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
     return fake.requires_grad_(tensor.requires_grad)
 
 
-def _as_it_is(
-    graph: fx.GraphModule, examples: list[Any], backend: Backend, found: Collectives
-) -> Compiled:
+def _as_it_is(graph: fx.GraphModule, examples: list[Any], backend: Backend, seen: Seen) -> Compiled:
     """As the backend ``aot_eager`` does."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    def compile(module: fx.GraphModule, inputs: list[Any]) -> Any:
-        found.append(backend.see(module))
-        return boxed_nop(module, inputs)
+    def compile(module: fx.GraphModule, inputs: list[Any], is_backward: bool) -> Any:
+        seen.collectives.append(backend.see(module))
+        made = boxed_nop(module, inputs)
+        seen.add(module.graph, made, is_backward)
+        return made
 
     make: Any = aot_autograd(
-        fw_compiler=compile,
-        bw_compiler=compile,
+        fw_compiler=partial(compile, is_backward=False),
+        bw_compiler=partial(compile, is_backward=True),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
@@ -104,13 +105,17 @@ def _as_it_is(
 
 
 def _by_inductor(
-    graph: fx.GraphModule, examples: list[Any], backend: Backend, found: Collectives
+    graph: fx.GraphModule, examples: list[Any], backend: Backend, seen: Seen
 ) -> Compiled:
     from torch._inductor import compile_fx
 
     def compile(module: fx.GraphModule, inputs: list[Any], **options: Any) -> Any:
-        found.append(backend.see(module))
-        return compile_fx.compile_fx_inner(module, inputs, **options)
+        seen.collectives.append(backend.see(module))
+        graph = fx.Graph()  # as it is before it is compiled
+        graph.output(graph.graph_copy(module.graph, {}))
+        made = compile_fx.compile_fx_inner(module, inputs, **options)
+        seen.add(graph, made, options.get("is_backward", False))
+        return made
 
     make: Any = compile_fx.compile_fx
     patches = dict(backend.patches)
@@ -119,7 +124,7 @@ def _by_inductor(
 
 
 # Those whose graphs can be seen before they have them.
-BACKENDS: Mapping[str, Callable[[fx.GraphModule, list[Any], Backend, Collectives], Compiled]] = {
+BACKENDS: Mapping[str, Callable[[fx.GraphModule, list[Any], Backend, Seen], Compiled]] = {
     "inductor": _by_inductor,
     "aot_eager": _as_it_is,
 }

@@ -3,7 +3,7 @@ dispatcher does not ask for autograd in between.
 
 ::
 
-    step = boxed_step(rank_graph, own, captured, registry)  # None: it cannot be
+    step = BoxedStep(rank_graph, own, registry)  # where that can be (``boxed_step.py``)
     outputs = step.forward(values, trained, again)  # None: the graph is to run as it is
 
 The first step runs the graph as it is, and is recorded (``tape.py``); the next ones call again
@@ -18,7 +18,7 @@ all ranks, as they do what the same program asks of them: second derivatives, ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
@@ -33,14 +33,13 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.boxed_program import BoxedProgram, laid_out
 from tensoropt_torch.emit.compilation import is_local
-from tensoropt_torch.emit.recorder import Recorder, can_be_recorded, is_seed
+from tensoropt_torch.emit.recorded_borders import Borders, Given, RecordedBorders
+from tensoropt_torch.emit.recorder import Recorder, is_seed
 from tensoropt_torch.emit.tape import NotRecordedError, Tape
 from tensoropt_torch.emit.written import changed_inputs
-from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
-from tensoropt_torch.frontend.passes import target_name
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.parameters.local_parts import gradients_given, is_plain
+from tensoropt_torch.parameters.local_parts import GivenGradients, is_unwatched
 from tensoropt_torch.runtime.agreement import confirm_call
 from tensoropt_torch.runtime.reuse import ReuseRegistry
 
@@ -83,12 +82,19 @@ class BoxedStep:
         own: the numbers of the inputs that are parameters, buffers and tables: tensors whose
             shapes and dtypes never change.
         registry: the context in which the graph runs.
+        takes_sink: the last input is one, for calls with borders.
 
     Attributes:
         reason: why it runs as it is; empty: it does not.
     """
 
-    def __init__(self, graph: fx.GraphModule, own: Sequence[int], registry: Registry) -> None:
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        own: Sequence[int],
+        registry: Registry,
+        takes_sink: bool = False,
+    ) -> None:
         self.reason = ""
         calls = [node for node in graph.graph.nodes if node.op == "call_function"]
         self.is_alone = all(is_local(node) or node.target is confirm_call for node in calls)
@@ -101,18 +107,25 @@ class BoxedStep:
         inputs = graph.graph.find_nodes(op="placeholder")
         self._seeds = [n for n, node in enumerate(inputs) if is_seed(node)]
         known = {*own, *self._seeds}
-        self._given = [n for n in range(len(inputs)) if n not in known]
+        count = len(inputs) - (1 if takes_sink else 0)
+        self._given = [n for n in range(count) if n not in known]
         self.changed, follows = changed_inputs(graph.graph)
         if follows:  # backward may have to run forward again
             self._give_up("outputs follow from inputs that forward writes to")
 
-    def forward(self, values: Sequence[Any], trained: Trained, again: Again) -> Any:
+    def forward(
+        self,
+        values: Sequence[Any],
+        trained: Trained,
+        again: Again,
+        borders: Borders | None = None,
+    ) -> Any:
         """The outputs of the graph for these values, without what they follow from; None: the graph
-        is to be run as it is."""
+        is to be run as it is. One that has ``borders`` takes a sink besides, after the values."""
         parameters = [tensor for tensor in trained.tensors if isinstance(tensor, DTensor)]
-        if not all(map(is_plain, parameters)):
-            return None  # gradients that are added to others leave one by one
-        call = self.call(values, trained, again)
+        if not all(map(is_unwatched, parameters)):
+            return None
+        call = self.call(values, trained, again, borders)
         if call is None:
             return None
         beside = torch.empty(0, requires_grad=True)
@@ -120,11 +133,17 @@ class BoxedStep:
         return pytree.tree_unflatten(call.leaves(made), call.spec)
 
     def call(
-        self, values: Sequence[Any], trained: Trained, again: Again, *, records: bool = True
+        self,
+        values: Sequence[Any],
+        trained: Trained,
+        again: Again,
+        borders: Borders | None = None,
+        *,
+        records: bool = True,
     ) -> BoxedCall | None:
         """A call for these values, whose two halves are yet to run; None: the graph is to be run as
         it is, also where there is nothing recorded, unless it ``records``."""
-        if self.reason or not torch.is_grad_enabled() or _is_watched() or not trained.tensors:
+        if self.reason or not torch.is_grad_enabled() or is_watched() or not trained.tensors:
             return None
         key = self._key(values, trained)
         known = self._programs.get(key)
@@ -133,7 +152,7 @@ class BoxedStep:
         if known is None and self._recordings >= MOST_RECORDINGS:
             self._give_up("what they are called with differs from step to step")
             return None
-        return BoxedCall(self, known, key, values, trained, again)
+        return BoxedCall(self, known, key, values, trained, again, borders)
 
     def _key(self, values: Sequence[Any], trained: Trained) -> Any:
         """What a program depends on."""
@@ -164,15 +183,20 @@ class BoxedStep:
             for place, (a, b) in enumerate(pairs)
         )
 
-    def record(self, values: Sequence[Any], trained: Trained) -> _Recording:
+    def record(
+        self, values: Sequence[Any], trained: Trained, borders: Borders | None
+    ) -> _Recording:
         """Runs the graph on what is given."""
         self._recordings += 1
+        passed = None if borders is None else RecordedBorders(borders)
         own = [v.detach() if isinstance(v, torch.Tensor) else v for v in values]
         leaves = [own[number].requires_grad_() for number in trained.numbers]
         tape = Tape(own, self._seeds)
         with torch.enable_grad(), tape, self._registry():
-            outputs = Recorder(self._graph, tape).run(*own)
-        return _Recording(tape, leaves, outputs)
+            sinks = () if passed is None else (passed,)
+            outputs = Recorder(self._graph, tape).run(*own, *sinks)
+        names = () if borders is None else borders.names
+        return _Recording(tape, leaves, outputs, passed, names)
 
     def keep(self, key: Any, program: BoxedProgram, recording: _Recording) -> None:
         """For the next calls."""
@@ -198,47 +222,7 @@ class BoxedStep:
         return _C._AutoDispatchBelowADInplaceOrView()
 
 
-def boxed_step(
-    rank_graph: fx.GraphModule,
-    own: Sequence[int],
-    captured: CapturedModel,
-    registry: Registry,
-    *,
-    called: bool = False,
-) -> BoxedStep | None:
-    """The step of a rank, whose inputs of these numbers are its ``own``; None: it has Python of the
-    model, or what cannot be recorded; or, unless it is only ``called``, several outputs have
-    gradients, each of which autograd may be asked for, or be told by hooks, while all of them
-    have one node here."""
-    if not called and len(_with_gradients(captured)) > 1:
-        return None
-    calls = [node for node in rank_graph.graph.nodes if node.op not in ("placeholder", "output")]
-    if not all(map(can_be_recorded, calls)):
-        return None
-    return BoxedStep(rank_graph, own, registry)
-
-
-def _with_gradients(captured: CapturedModel) -> set[fx.Node]:
-    """The outputs of the graph that may have gradients: those that follow from parameters, or
-    from inputs of floating-point numbers."""
-    kinds = ("parameter", "input")
-    found = {s.placeholder for s in captured.sources if s.kind in kinds and _is_real(s.placeholder)}
-    graph = captured.graph_module.graph
-    for node in graph.nodes:
-        cuts = target_name(node) == "aten.detach.default" or not _is_real(node)
-        if node.op == "call_function" and not cuts and found & {*node.all_input_nodes}:
-            found.add(node)
-    return found & {*graph.output_node().all_input_nodes}
-
-
-def _is_real(node: fx.Node) -> bool:
-    """Whether it is, or has among its parts, a tensor of floating-point or complex numbers."""
-    values = pytree.tree_leaves(node.meta.get("val"))
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    return any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
-
-
-def _is_watched() -> bool:
+def is_watched() -> bool:
     """Whether somebody wants to see each operator, or what is saved of it, or differentiates in
     forward."""
     return (
@@ -257,9 +241,18 @@ class _Recording:
         outputs: the tensors among what the graph gives, each once.
     """
 
-    def __init__(self, tape: Tape, leaves: Sequence[torch.Tensor], made: Any) -> None:
+    def __init__(
+        self,
+        tape: Tape,
+        leaves: Sequence[torch.Tensor],
+        made: Any,
+        borders: RecordedBorders | None,
+        names: Sequence[str],
+    ) -> None:
         self.tape = tape
         self.leaves = leaves
+        self._borders = borders
+        self._names = names
         flat, self.spec = pytree.tree_flatten(made)
         self.outputs = [*{id(t): t for t in flat if isinstance(t, torch.Tensor)}.values()]
         numbers = {id(tensor): number for number, tensor in enumerate(self.outputs)}
@@ -270,8 +263,14 @@ class _Recording:
     ) -> tuple[list[torch.Tensor | None], BoxedProgram | str | None]:
         """The gradients of the leaves, by autograd, which sees for itself whether something has
         changed; and what was recorded, the first time, or why nothing was."""
-        given = [(o, t) for o, t in zip(self.outputs, tangents, strict=True) if t is not None]
+        count = len(self.outputs)
+        given = [
+            (o, t) for o, t in zip(self.outputs, tangents[:count], strict=True) if t is not None
+        ]
         is_first = not self.tape.is_backward
+        if self._borders is not None:
+            kept = zip(self._names, tangents[count:], strict=False)
+            self._borders.kept = {name: own for name, own in kept if own is not None}
         with self.tape.backward(tangents) if is_first else nullcontext():
             found = torch.autograd.grad(
                 [output for output, _ in given],
@@ -281,10 +280,17 @@ class _Recording:
                 allow_unused=True,
             )
         gradients: list[torch.Tensor | None] = [*found]
+        leaves = [*self.leaves]
+        if self._borders is not None:
+            passed, self._borders.found = self._borders.found, {}
+            if not tangents[count:]:
+                gradients += map(passed.get, self._names)
+                leaves += [passed.get(name, tangents[0]) for name in self._names]  # type: ignore[misc]
+            self.tape.reason = self.tape.reason or self._borders.reason
         if not is_first:
             return gradients, None
         try:
-            return gradients, self.tape.program(self.outputs, tangents, self.leaves, gradients)
+            return gradients, self.tape.program(self.outputs, tangents, leaves, gradients)
         except NotRecordedError as error:
             return gradients, str(error)
 
@@ -320,8 +326,10 @@ class BoxedCall:
         values: Sequence[Any],
         trained: Trained,
         again: Again,
+        borders: Borders | None = None,
     ) -> None:
         self.boxed = boxed
+        self.borders = borders
         self._known = known
         self.program = None if known is None else known.program
         self.trained = trained
@@ -344,7 +352,9 @@ class BoxedCall:
         assert self._values is not None
         program = self.program
         if program is None:
-            recording = self._recording = self.boxed.record(self._values, self.trained)
+            recording = self._recording = self.boxed.record(
+                self._values, self.trained, self.borders
+            )
             self.spec, self._places = recording.spec, recording.places
             outputs = [output.detach() for output in recording.outputs]
             constant = [n for n, o in enumerate(recording.outputs) if not o.requires_grad]
@@ -367,33 +377,35 @@ class BoxedCall:
     def backward(
         self,
         tangents: Sequence[torch.Tensor | None],
+        given: Given,
         *,
         keeps: bool = False,
-        sums: Mapping[int, torch.Tensor] | None = None,
-    ) -> tuple[Sequence[torch.Tensor | None], Sequence[int] | None]:
-        """The gradients of what is trained, of the rank's parts of parameters, and which of them
-        are known to be nobody else's; None: gradients as autograd takes them. Those that there are
-        ``sums`` of, by their numbers, are added to these, and are None. With ``keeps`` it may run
-        again."""
+    ) -> Sequence[torch.Tensor | None]:
+        """The gradients of what is trained, but for those that are ``given`` meanwhile. With
+        ``keeps`` it may run again."""
         if self._values is None:
             raise RuntimeError(
                 "Trying to backward through the graph a second time: what forward saved is freed "
                 "by then; give retain_graph=True the first time"
             )
+        if self.borders is not None:
+            tangents = [*tangents, *self.borders.taken()]
         if not self.boxed.is_alone:
             tangents = laid_out(tangents, None if self.program is None else self.program.tangents)
-        gradients = self._gradients(tangents, keeps, sums or {})
+        try:
+            gradients = self._gradients(tangents, keeps, given)
+        except BaseException:
+            if self.borders is not None:
+                self.borders.put_back()
+            raise
         if not keeps:
             self._values = self._again = self._recording = None
             self._held = []
         return gradients
 
     def _gradients(
-        self,
-        tangents: Sequence[torch.Tensor | None],
-        keeps: bool,
-        sums: Mapping[int, torch.Tensor],
-    ) -> tuple[Sequence[torch.Tensor | None], Sequence[int] | None]:
+        self, tangents: Sequence[torch.Tensor | None], keeps: bool, given: Given
+    ) -> Sequence[torch.Tensor | None]:
         assert self._values is not None
         program, recording = self.program, self._recording
         differentiable = torch.is_grad_enabled()
@@ -403,13 +415,15 @@ class BoxedCall:
                 self.boxed._give_up(found)
             elif found is not None:
                 self.boxed.keep(self._key, found, recording)
-            return _added(gradients, sums), ()
+            return given.rest(gradients)
         alike = program is not None and program.is_for(tangents)
         if not alike:  # which the next step records
             self.boxed.forget(self._key)
         if differentiable or not alike:
             self._check_versions(range(len(self._values)))
-            return _added(self._by_autograd(tangents, differentiable), sums), None
+            if self.borders is not None:
+                self.borders.put_back()
+            return self._by_autograd(tangents, differentiable)
         assert program is not None
         self._check_versions(program.needs)
         held = [self._values[number] for number in program.needs]
@@ -418,9 +432,8 @@ class BoxedCall:
         if not keeps:
             self._saved = []
         with self.boxed.below_autograd:
-            if sums:
-                return program.adding(tuple(sums))(held, [*sums.values()]), program.own
-            return program.backward(held), program.own
+            rest = program.backward(held, given)
+        return given.rest(rest)
 
     def _by_autograd(
         self, tangents: Sequence[torch.Tensor | None], differentiable: bool
@@ -429,7 +442,8 @@ class BoxedCall:
         with torch.enable_grad(), autocast_off(current_autocast()):
             made = self._again()
         seen = {id(t): t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)}
-        given = [(o, t) for o, t in zip(seen.values(), tangents, strict=True) if t is not None]
+        own = tangents[: len(seen)]
+        given = [(o, t) for o, t in zip(seen.values(), own, strict=True) if t is not None]
         return torch.autograd.grad(
             [output for output, _ in given],
             self.trained.tensors,
@@ -447,17 +461,6 @@ class BoxedCall:
                 "inplace operation: a parameter, an input or an output of the module was changed "
                 "between forward and its backward"
             )
-
-
-def _added(
-    gradients: Sequence[torch.Tensor | None], sums: Mapping[int, torch.Tensor]
-) -> Sequence[torch.Tensor | None]:
-    """Without those that there are sums of, which are in these."""
-    for number, total in sums.items():
-        gradient = gradients[number]
-        if gradient is not None:
-            total.add_(gradient)
-    return [None if number in sums else found for number, found in enumerate(gradients)]
 
 
 def _getter(numbers: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
@@ -492,10 +495,10 @@ class _Boxed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
-        step: BoxedCall = ctx.step
+        call: BoxedCall = ctx.step
+        trained = call.trained
+        given: Given = GivenGradients(ctx, ctx.beside, trained.tensors, trained.views)
+        if call.borders is not None:
+            given = call.borders.given(ctx, given)
         keeps = _C._autograd._get_current_graph_task_keep_graph()
-        gradients, own = step.backward(tangents, keeps=keeps)
-        if own is not None:
-            tensors, views = step.trained.tensors, step.trained.views
-            gradients = gradients_given(ctx, ctx.beside, tensors, views, gradients, own)
-        return None, None, *gradients
+        return None, None, *call.backward(tangents, given, keeps=keeps)

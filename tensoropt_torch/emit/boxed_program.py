@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import fx
@@ -45,9 +46,11 @@ class Geometry:
         return True
 
 
-AddingBackward = Callable[
-    [list[torch.Tensor], Sequence[torch.Tensor]], Sequence[torch.Tensor | None]
-]
+class Takes(Protocol):
+    """Who takes gradients."""
+
+    def take(self, number: int, gradient: torch.Tensor) -> None:
+        """That of the leaf of this number."""
 
 
 @dataclass(frozen=True)
@@ -57,29 +60,25 @@ class BoxedProgram:
     Attributes:
         forward: takes the inputs; gives the outputs, then what backward needs besides.
         backward: takes a list, which it empties, of the inputs ``needs``, what forward gave
-            besides, and the gradients of the outputs that had one; gives those of the leaves,
-            or None.
+            besides, and the gradients of the outputs that had one; and who takes gradients of
+            leaves that have memory of their own and lie as the leaves do, by their numbers, as
+            soon as they are made. Gives the others, or None.
         needs: numbers of inputs.
         outputs: how many there are.
         constant: the numbers of outputs that have no gradient.
         tangents: shapes and strides of the gradients that backward takes, None where it has none.
         autocast: the casts, by kind of device, under which backward ran.
         held: the numbers of outputs whose memory backward needs.
-        own: the numbers of gradients that have memory of their own, and lie as their leaves do.
-        adding: likewise ``backward``, which takes sums besides: it adds the gradients of these
-            numbers to them, each as soon as it is there, and gives None for these.
     """
 
     forward: Callable[..., Sequence[torch.Tensor]]
-    backward: Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]]
+    backward: Callable[[list[torch.Tensor], Takes], Sequence[torch.Tensor | None]]
     needs: tuple[int, ...]
     outputs: int
     constant: tuple[int, ...]
     tangents: tuple[Lies | None, ...]
     autocast: Autocast
     held: tuple[int, ...]
-    own: tuple[int, ...]
-    adding: Callable[[tuple[int, ...]], AddingBackward]
 
     def is_for(self, tangents: Sequence[torch.Tensor | None]) -> bool:
         """Whether a backward with these gradients, now, is the one that was recorded."""

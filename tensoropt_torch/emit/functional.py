@@ -15,7 +15,7 @@ A graph may be **cut** where gradients of parameters are sent to these: it then 
 leaves that it takes besides. For micro-batches it takes values of parameters that are **held**.
 
 It refuses, by ``NotFunctionalError``, what has no such form: most collectives inside of operators,
-random operators other than dropout, the user's Python, buffers that are averaged, and halos.
+random operators other than dropout, the user's Python, and halos.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ from tensoropt_torch.runtime import functional, functional_losses
 from tensoropt_torch.runtime.functional import NotFunctionalError
 from tensoropt_torch.runtime.random import call_seeded, draws, seeded_dropout
 
-# Those that communicate, and functions that take what they take.
-_WITH_RANKS: Mapping[Any, Callable[..., Any]] = {
+# Those that are not sequences of ATen calls by themselves, and functions of ATen calls and
+# collectives that take what they take.
+_INSTEAD: Mapping[Any, Callable[..., Any]] = {
+    OPS.batch_norm_groups.default: functional.batch_norm_groups,
     OPS.cross_entropy_vocab.default: functional_losses.cross_entropy_vocab,
 }
 RECOMPUTE = "recompute"  # in the meta of nodes, as PyTorch's partitioner looks for it
@@ -228,7 +230,7 @@ class FunctionalWriter:
 
     def call(self, record: r.Call) -> None:
         args, kwargs = self._with_nodes((record.args, dict(record.kwargs)))
-        function: Any = _WITH_RANKS.get(record.function, record.function)
+        function: Any = _INSTEAD.get(record.function, record.function)
         if function is call_seeded:
             function, args = _dropout(args), _dropout_arguments(args)
         elif function is record.function:
@@ -280,12 +282,21 @@ class FunctionalWriter:
         self._call(record.result, *call)
 
     def reduce(self, record: r.Reduce) -> None:
-        if record.buffers.values:
-            raise NotFunctionalError("buffers are averaged over the ranks")
         shares = [self._nodes[value] for value in record.shares]
-        sums = self._graph.call_function(functional.scalar_sums, (shares, record.group))
+        buffers = record.buffers
+        own = [self._nodes[value] for value in buffers.values]
+        about = [*buffers.begins], [*buffers.lengths], [*buffers.ranks]
+        call = functional.forward_sums, (shares, own, *about, record.group)
+        sums, means = (
+            self._graph.call_function(getitem, (made, place))
+            for made in [self._graph.call_function(*call)]
+            for place in range(2)
+        )
         for index, result in enumerate(record.results):
             self._call(result, getitem, sums, index)
+        for index, buffer in enumerate(own):
+            mean = self._graph.call_function(getitem, (means, index))
+            self._graph.call_function(torch.ops.aten.copy_.default, (buffer, mean))
 
     def sum_of(self, record: r.SumOf) -> None:
         operands = self._nodes[record.sum], self._nodes[record.share]
@@ -330,6 +341,8 @@ def _dropout_arguments(args: Sequence[Any]) -> tuple[Any, ...]:
 def _is_changed(node: fx.Node) -> bool:
     """Whether a call says that it writes to it; ATen's batch normalisation does not say so."""
     for user in node.users:
+        if user.target is functional.batch_norm_groups and node in user.args[3:5]:
+            return True
         if not isinstance(user.target, OpOverload):
             continue
         schema = user.target._schema

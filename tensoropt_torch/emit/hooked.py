@@ -73,7 +73,12 @@ class HookedGraph:
             if GRADIENT_EDGE in node.meta
         }
         head = _head(rank_graph, held) if held else None
-        return HookedGraph(_body(rank_graph, held), head, borders)
+        return HookedGraph(_body(rank_graph, held, True), head, borders)
+
+    @staticmethod
+    def to_record(rank_graph: fx.GraphModule) -> fx.GraphModule:
+        """The body, for a tape, of a graph that holds no values."""
+        return _body(rank_graph, (), False)
 
 
 def _head(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule:
@@ -91,7 +96,7 @@ def _head(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule
     return fx.GraphModule(rank_graph, copy.graph, "HeldValues")
 
 
-def _body(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule:
+def _body(rank_graph: fx.GraphModule, held: Sequence[fx.Node], quickly: bool) -> fx.GraphModule:
     copy = GraphCopy()
     slots = {slot_of(node) for node in held}
     values: dict[fx.Node, fx.Node] = {}
@@ -108,7 +113,8 @@ def _body(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule
             put = OPS.put_value.default
             copy.graph.call_function(put, (values[node], copy.nodes[queue], slot))
         new = copy.add(node)
-        quicken(new)
+        if quickly:
+            quicken(new)
         if GRADIENT_EDGE in node.meta:
             parameter = node.meta[GRADIENT_EDGE].parameter
             copy.graph.call_function(pass_sink, (new, parameter, sink))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import getitem
 
 import torch
@@ -141,6 +141,22 @@ def own_gradients(
         if is_made and alike and lies.memory not in shared:
             found.append(number)
     return tuple(found)
+
+
+def leaving_after(
+    calls: Sequence[fx.Node], gradients: Mapping[int, fx.Node | None]
+) -> dict[fx.Node, list[tuple[int, fx.Node]]]:
+    """By call, these gradients whose memory no call after it uses, with their numbers."""
+    last: dict[fx.Node, fx.Node] = {}
+    for call in calls:
+        for node in (call, *call.all_input_nodes):
+            if GEOMETRY in node.meta:
+                last[node.meta[GEOMETRY].memory] = call
+    found: dict[fx.Node, list[tuple[int, fx.Node]]] = {}
+    for number, gradient in gradients.items():
+        if gradient is not None and gradient.op == "call_function":
+            found.setdefault(last[gradient.meta[GEOMETRY].memory], []).append((number, gradient))
+    return found
 
 
 def _shared(geometries: Sequence[Geometry]) -> set[fx.Node]:

@@ -17,6 +17,7 @@ from typing import Any
 from torch import fx
 from torch._ops import OpOverload
 
+from tensoropt_torch.emit.hooked import pass_sink
 from tensoropt_torch.emit.tape import Tape
 from tensoropt_torch.emit.traced import TRACED
 from tensoropt_torch.frontend.python_calls import is_python_call
@@ -57,7 +58,7 @@ _AGAIN: Mapping[Any, int] = {recomputed: 0, recomputed_beside: 1}
 def can_be_recorded(node: fx.Node) -> bool:
     """Whether a call may be: Python of the model, what values decide, and what compares the ranks
     before it draws may not."""
-    if node.target in (getitem, confirm_call, parameter_queue, reuse.keep_before):
+    if node.target in (getitem, confirm_call, parameter_queue, pass_sink, reuse.keep_before):
         return True
     if node.target in _DRAWS:
         return isinstance(node.args[0], OpOverload)

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from operator import getitem
 from typing import Any
 
@@ -38,7 +38,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tensoropt_torch.emit.boxed_program import BoxedProgram, Geometry, geometry_of
+from tensoropt_torch.emit.boxed_program import BoxedProgram, Geometry, Takes, geometry_of
 from tensoropt_torch.emit.quick_calls import quicken
 from tensoropt_torch.emit.recorded_graph import (
     BACKWARD,
@@ -46,6 +46,7 @@ from tensoropt_torch.emit.recorded_graph import (
     accumulate_in_place,
     drop_views,
     is_view,
+    leaving_after,
     merge_views,
     own_gradients,
 )
@@ -275,11 +276,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         found = [None if node is None else same.get(node, node) for node in found]
         accumulate_in_place(self._graph, found)
         halves = _Halves(self._graph, self._constants, self._inputs)
-        first, second, needs, held, adding = halves.cut(made, found)
+        first, second, needs, held = halves.cut(made, found, own)
         constant = tuple(n for n, tensor in enumerate(outputs) if not tensor.requires_grad)
         lie, casts = geometry_of(tangents), current_autocast()
-        numbers = needs, len(made), constant
-        return BoxedProgram(first, second, *numbers, lie, casts, held, own, adding)
+        return BoxedProgram(first, second, needs, len(made), constant, lie, casts, held)
 
     def _check_outputs(self, made: Sequence[fx.Node]) -> None:
         memories = [node.meta[GEOMETRY].memory for node in made]
@@ -334,8 +334,11 @@ class _Halves:
     constants: torch.nn.Module
     inputs: Sequence[fx.Node]
 
-    def cut(self, made: Sequence[fx.Node], gradients: Sequence[fx.Node | None]) -> Any:
-        """Both halves, the inputs that backward needs, and the outputs whose memory it does."""
+    def cut(
+        self, made: Sequence[fx.Node], gradients: Sequence[fx.Node | None], own: Sequence[int]
+    ) -> Any:
+        """Both halves, the inputs that backward needs, and the outputs whose memory it does.
+        Gradients of the numbers ``own`` leave as soon as they are made."""
         self.graph.output((tuple(made), tuple(gradients)))
         drop_views(self.graph)
         calls = [n for n in self.graph.nodes if n.op in ("call_function", "get_attr")]
@@ -351,14 +354,13 @@ class _Halves:
         memories = {n.meta[GEOMETRY].memory for n in saved if GEOMETRY in n.meta}
         first = self._forward([n for n in calls if not n.meta[BACKWARD]], (*made, *saved))
         held = [*[self.inputs[n] for n in needs], *saved, *self._tangents()]
-        second = self._backward(held, [*remade, *later], gradients)
+        second = self._backward(held, [*remade, *later], gradients, own)
         outputs = enumerate(made)
         return (
             first,
             second,
             needs,
             tuple(n for n, node in outputs if node.meta[GEOMETRY].memory in memories),
-            cache(partial(self._backward, held, [*remade, *later], gradients)),
         )
 
     def _tangents(self) -> list[fx.Node]:
@@ -399,29 +401,21 @@ class _Halves:
         held: Sequence[fx.Node],
         calls: Sequence[fx.Node],
         gradients: Sequence[fx.Node | None],
-        summed: tuple[int, ...] = (),
-    ) -> Callable[..., Sequence[torch.Tensor | None]]:
+        own: Sequence[int],
+    ) -> Callable[[list[torch.Tensor], Takes], Sequence[torch.Tensor | None]]:
         graph = fx.Graph()
-        given = graph.placeholder("held")
-        sums = graph.placeholder("sums") if summed else None
+        given, takes = graph.placeholder("held"), graph.placeholder("takes")
+        leaving = leaving_after(calls, {number: gradients[number] for number in own})
         nodes = {node: graph.call_method("pop", (given,)) for node in reversed(held)}
         for node, new in nodes.items():
             new.meta = node.meta
-        add = _ATEN.add_.Tensor
-        totals: dict[fx.Node | None, list[int]] = {}
-        for place, number in enumerate(summed):
-            totals.setdefault(gradients[number], []).append(place)
         for node in calls:
             nodes[node] = _copied(node, graph, nodes)
-            for place in totals.pop(node, ()):
-                graph.call_function(add, (graph.call_function(getitem, (sums, place)), nodes[node]))
-        for gradient, places in totals.items():  # what is given
-            for place in places:
-                if gradient is not None:
-                    total = graph.call_function(getitem, (sums, place))
-                    graph.call_function(add, (total, nodes[gradient]))
-        left = [None if number in summed else node for number, node in enumerate(gradients)]
-        graph.output(tuple(None if node is None else nodes[node] for node in left))
+            for number, gradient in leaving.get(node, ()):
+                graph.call_method("take", (takes, number, nodes[gradient]))
+        left = {number for leave in leaving.values() for number, _ in leave}
+        rest = (None if n in left else node for n, node in enumerate(gradients))
+        graph.output(tuple(None if node is None else nodes[node] for node in rest))
         return self._function(graph, "RecordedBackward")
 
     def _function(self, graph: fx.Graph, name: str) -> Callable[..., Any]:

@@ -20,20 +20,24 @@ from typing import Any
 import torch
 from torch import fx
 from torch.distributed.distributed_c10d import GroupName
+from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.emit.ahead import BACKENDS, Backend, Collectives, Compiled, compiled_ahead
+from tensoropt_torch.emit.ahead import BACKENDS, Backend, Compiled, compiled_ahead
+from tensoropt_torch.emit.boxed import Trained, is_watched
 from tensoropt_torch.emit.collective_buckets import Buckets
-from tensoropt_torch.emit.compiler import CompileOptions
+from tensoropt_torch.emit.compiled_halves import CompiledHalves, Seen
+from tensoropt_torch.emit.compiler import CUDA_GRAPHS, CompileOptions
 from tensoropt_torch.emit.functional import FunctionalProgram, FunctionalWriter, Place
 from tensoropt_torch.emit.overlap_times import OverlapTimes
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.parameters.local_parts import is_unwatched
 from tensoropt_torch.program.edges import GradientEdge
 from tensoropt_torch.program.passes import RankRecords
 from tensoropt_torch.program.reshards import Program
 from tensoropt_torch.runtime.agreement import confirm_call, gather
-from tensoropt_torch.runtime.functional import NotFunctionalError, left_at
+from tensoropt_torch.runtime.functional import Collective, NotFunctionalError, left_at
 from tensoropt_torch.runtime.functional import reshard as functional_reshard
 from tensoropt_torch.runtime.lost_ranks import LostRanksError
 from tensoropt_torch.runtime.random import seed_tensor
@@ -62,6 +66,8 @@ class WholeGraph:
         self._backend = backend
         self._otherwise = otherwise
         self._compiled: dict[bool, tuple[Compiled, list[tuple[int, ...]]]] = {}
+        self._halves: CompiledHalves | None = None
+        self._known_places: tuple[tuple[int, ...], list[int | None]] | None = None
         self._leaves, self._spec = pytree.tree_flatten(
             program.output, is_leaf=lambda leaf: isinstance(leaf, Place)
         )
@@ -71,6 +77,11 @@ class WholeGraph:
         """How many graphs were compiled so far: with gradients, each with its backward, and
         without."""
         return len(self._compiled)
+
+    @property
+    def is_at_once(self) -> bool:
+        """Whether ``outputs_at_once`` may give some."""
+        return self._halves is not None
 
     def forward(self, *values: Any) -> Any:
         """The outputs of the rank; ``values`` are its inputs and the seed of the step."""
@@ -87,28 +98,61 @@ class WholeGraph:
     ) -> Any:
         """The same; None: it cannot be compiled. ``more`` gives what the graph takes besides
         these tensors."""
+        taken = self._taken(values)
+        if more is not None:
+            taken += more(taken)
+        gradients = torch.is_grad_enabled()
+        if gradients not in self._compiled and not self._compile(taken):
+            return None
+        compiled, strides = self._compiled[gradients]
+        copies = self._lay_out(taken, strides)
+        made = compiled(*taken)
+        for tensor, own in copies:
+            tensor.copy_(own)
+        return self._finished(made)
+
+    def outputs_at_once(self, values: Sequence[Any], trained: Trained) -> Any:
+        """The same, by one node of autograd that gives parameters their gradients; None: not
+        now. The values have none."""
+        halves = self._halves
+        if halves is None or self.reason or not torch.is_grad_enabled() or is_watched():
+            return None
+        if not all(is_unwatched(t) for t in trained.tensors if isinstance(t, DTensor)):
+            return None
+        taken = self._taken(values)
+        self._lay_out(taken, self._compiled[True][1])
+        return self._finished(halves.run(taken, trained, self._places(trained.numbers)))
+
+    def _places(self, numbers: tuple[int, ...]) -> list[int | None]:
+        """Where values of these numbers are among what the graph takes."""
+        if self._known_places is None or self._known_places[0] != numbers:
+            place = {number: place for place, number in enumerate(self._program.inputs)}
+            self._known_places = numbers, [place.get(number) for number in numbers]
+        return self._known_places[1]
+
+    def _taken(self, values: Sequence[Any]) -> list[torch.Tensor]:
+        """What the graph takes, of the inputs of the rank and the seed of the step."""
         program = self._program
         given: Sequence[Any] = ()
         if program.before is not None:
             with torch.no_grad():
                 given = program.before.forward(*values)
         seed = [seed_tensor(values[-1])] if program.takes_seed else []
-        taken = [*[values[number] for number in program.inputs], *seed, *given]
-        if more is not None:
-            taken += more(taken)
-        gradients = torch.is_grad_enabled()
-        if gradients not in self._compiled and not self._compile(taken):
-            return None
-        made = self._run(*self._compiled[gradients], taken)
+        return [*[values[number] for number in program.inputs], *seed, *given]
+
+    def _finished(self, made: Sequence[Any]) -> Any:
+        """The outputs of the rank, of what the graph gives."""
+        program = self._program
         if program.after is not None:
             program.after.forward(*made[program.outputs :])
         leaves = [made[leaf.number] if isinstance(leaf, Place) else leaf for leaf in self._leaves]
         return pytree.tree_unflatten(leaves, self._spec)
 
-    def _run(
-        self, compiled: Compiled, strides: list[tuple[int, ...]], taken: list[torch.Tensor]
-    ) -> Sequence[Any]:
-        """With tensors that lie in memory as those did for which it was compiled."""
+    def _lay_out(
+        self, taken: list[torch.Tensor], strides: list[tuple[int, ...]]
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Makes them lie in memory as those did for which the graph was compiled; gives copies of
+        what the graph changes, with what they are of."""
         changed = self._program.changed
         written = {taken[number].untyped_storage()._cdata for number in changed}
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -119,41 +163,44 @@ class WholeGraph:
                 own = tensor.new_empty_strided(tensor.shape, strides[number])
                 taken[number] = own.copy_(tensor)
                 copies += [(tensor, own)] if is_changed else []
-        made = compiled(*taken)
-        for tensor, own in copies:
-            tensor.copy_(own)
-        return made
+        return copies
 
     def _compile(self, taken: Sequence[torch.Tensor]) -> bool:
         """Compiles both graphs on all ranks; False: some rank cannot, or has others."""
-        compiled, self.reason = compiled_alike(self._backend, self._program.main, taken)
+        graph, seen = self._program.main, Seen()
+        compiled, self.reason = compiled_alike(self._backend, graph, taken, seen)
         if compiled is None:
             return False
-        self._compiled[torch.is_grad_enabled()] = compiled, [t.stride() for t in taken]
+        gradients = torch.is_grad_enabled()
+        self._compiled[gradients] = compiled, [t.stride() for t in taken]
+        is_replayed = bool(self._backend.patches.get(CUDA_GRAPHS))  # which trees of these see to
+        if gradients and not self._program.changed and not is_replayed:
+            outputs = graph.graph.output_node().args[0]
+            assert isinstance(outputs, Sequence)
+            self._halves = seen.halves(len(outputs), len(taken))
         return True
 
 
 def compiled_alike(
-    backend: Backend, graph: fx.GraphModule, taken: Sequence[torch.Tensor]
+    backend: Backend, graph: fx.GraphModule, taken: Sequence[torch.Tensor], seen: Seen
 ) -> tuple[Compiled | None, str]:
     """A graph that all ranks have compiled, for tensors like these; or why there is none.
     Collective."""
     confirm_call()  # what follows is collective
     begin = time.perf_counter()
-    found: Collectives = []
     compiled, error = None, ""
     try:
-        compiled = compiled_ahead(backend, graph, taken, found)
+        compiled = compiled_ahead(backend, graph, taken, seen)
     except LostRanksError:
         raise
     except Exception as caught:
         error = str(caught) or type(caught).__name__
-    reports = gather((error, found))
+    reports = gather((error, seen.collectives))
     reason = _reason([error for error, _ in reports], [own for _, own in reports])
     if reason or compiled is None:
         log.warning(_NOT_USED, reason)
         return None, reason
-    count = sum(map(len, found))
+    count = sum(map(len, seen.collectives))
     duration = format_duration(time.perf_counter() - begin)
     log.info("compiled a step with %d collectives in %s", count, duration)
     return compiled, ""
@@ -202,7 +249,7 @@ class CutGraph(WholeGraph):
         with torch.no_grad():
             if names not in self._reductions:
                 graph = _reduction([programs[name] for name in names])
-                self._reductions[names], _ = compiled_alike(self._backend, graph, taken)
+                self._reductions[names], _ = compiled_alike(self._backend, graph, taken, Seen())
             compiled = self._reductions[names]
             return None if compiled is None else dict(zip(names, compiled(*taken), strict=True))
 
@@ -256,7 +303,7 @@ def _like_leaves(
     }
 
 
-def _reason(errors: Sequence[str], collectives: Sequence[Collectives]) -> str:
+def _reason(errors: Sequence[str], collectives: Sequence[list[list[Collective]]]) -> str:
     """Why the graphs of the ranks cannot run together; empty: they can."""
     for rank, error in enumerate(errors):
         if error:
@@ -264,7 +311,7 @@ def _reason(errors: Sequence[str], collectives: Sequence[Collectives]) -> str:
     return "" if _are_alike(collectives) else "the collectives of the ranks' graphs differ"
 
 
-def _are_alike(collectives: Sequence[Collectives]) -> bool:
+def _are_alike(collectives: Sequence[list[list[Collective]]]) -> bool:
     """Whether ranks call the same ones in the same order: those of a group of the same tensors.
     Where parts differ in size other groups have others."""
     names = [[[one.name for one in graph] for graph in graphs] for graphs in collectives]

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch import emit
 from tensoropt_torch.module.attempts import Attempt
+from tensoropt_torch.module.boxed_pass import PassBorders
 from tensoropt_torch.module.delivery import Waiting, delivered
 from tensoropt_torch.module.gradient_sinks import PassSink, StepSink
 from tensoropt_torch.module.micro_batched import seed_of
@@ -128,6 +129,12 @@ def _forward_alone(
         if boxed is not None:
             written.watch(boxed)
             return boxed
+    elif schedule.adds_kept:
+        boxed = _boxed_pass(schedule, variant, inputs, tensors, seed, *rest)
+        if boxed is not None:
+            reduce_before_adding(parameter for _, parameter in variant.trained())
+            written.watch(boxed)
+            return boxed
     values = variant.values(inputs, tensors)
     reached = None if variant.reach is None else variant.reach.of_forward()
     forward: Callable[..., Sequence[Any]]
@@ -143,6 +150,32 @@ def _forward_alone(
     written.watch(outputs)
     if reached is not None:
         reached.watch(outputs)
+    return outputs
+
+
+def _boxed_pass(
+    schedule: Schedule,
+    variant: Variant,
+    inputs: Sequence[Any],
+    tensors: Sequence[torch.Tensor],
+    *rest: Any,
+) -> Sequence[Any] | None:
+    """The outputs of a pass whose gradients stay as they are, or are added to such; None: it is to
+    run operator by operator."""
+    boxed = variant.boxed_pass(schedule.reduces)
+    if boxed is None:
+        return None
+    values, trained = variant.boxed_values(inputs, tensors, *rest)
+    sink = PassSink(variant.hooked, variant.parameter, schedule.reduces)
+
+    def forward(*values: Any) -> Sequence[Any]:
+        found: Sequence[Any] = variant.hooked.body.forward(*values, sink)
+        return found
+
+    again = variant.again(forward, inputs, tensors, *rest)
+    outputs: Sequence[Any] | None = boxed.forward(
+        values, trained, again, PassBorders(sink, trained)
+    )
     return outputs
 
 

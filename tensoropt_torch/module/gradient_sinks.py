@@ -76,6 +76,17 @@ class PassSink:
 
         node.register_prehook(before_program)
 
+    def placements(self, parameter: str) -> tuple[Placement, ...]:
+        """Those of a gradient where it passes the sink."""
+        edge, _ = self.hooked.borders[parameter]
+        whole = self.parameter(parameter)
+        assert isinstance(whole, DTensor)
+        return placements_at(edge, whole)
+
+    def with_kept(self, parameter: str, gradient: torch.Tensor) -> torch.Tensor | None:
+        """What its program gets."""
+        return with_kept(self.parameter(parameter), gradient, self.placements(parameter))
+
     def leaves(
         self, parts: Mapping[str, torch.Tensor], likes: Mapping[str, torch.Tensor], reduced: Reduced
     ) -> tuple[torch.Tensor, ...]:

@@ -44,6 +44,33 @@ class RecordedFlight:
             before = tangents[number]
             tangents[number] = given if before is None else before + given
         self.made, self._outputs = (), []
+        taking = _Summed(sums)
         with torch.no_grad():
-            gradients, _ = self._call.backward(tangents, sums=sums)
-        return gradients
+            rest = self._call.backward(tangents, taking)
+            return [taking.left(*numbered) for numbered in enumerate(rest)]
+
+
+class _Summed:
+    """Gradients that are added to these sums, by their numbers, as soon as they are made."""
+
+    def __init__(self, sums: Mapping[int, torch.Tensor]) -> None:
+        self._sums = sums
+        self._left: dict[int, torch.Tensor] = {}
+
+    def take(self, number: int, gradient: torch.Tensor) -> None:
+        """See ``Given``."""
+        left = self.left(number, gradient)
+        if left is not None:
+            self._left[number] = left
+
+    def rest(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """See ``Given``."""
+        return [self._left.get(number, found) for number, found in enumerate(gradients)]
+
+    def left(self, number: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """What is not added to a sum."""
+        total = self._sums.get(number)
+        if total is None or gradient is None:
+            return gradient
+        total.add_(gradient)
+        return None

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tensoropt_torch.batches import batch_rows
-from tensoropt_torch.emit.boxed import boxed_step
+from tensoropt_torch.emit.boxed_step import boxed_step
 from tensoropt_torch.emit.compilation import compiled
 from tensoropt_torch.emit.compiler import CompileOptions
 from tensoropt_torch.emit.quick_calls import quick_forward

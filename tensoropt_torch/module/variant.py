@@ -70,6 +70,7 @@ class Variant:
         self.whole: emit.WholeGraph | None = None  # compiled, for steps that do nothing besides
         self.make_cut: Callable[[bool], emit.CutGraph | None] = lambda reduces: None
         self._cuts: dict[bool, emit.CutGraph | None] = {}
+        self._passes: dict[bool, BoxedStep] = {}
         self.reach: Reach | None = None  # of what is compiled, whose backward does not tell
         self.strategy: VariantStrategy | None = None  # if it is not the plan's
         self.output_rows: tuple[OutputRows, ...] = ()
@@ -125,6 +126,16 @@ class Variant:
         """The graph for steps that do more than run it once."""
         return HookedGraph.of(self.graph)
 
+    def boxed_pass(self, reduces: bool) -> BoxedStep | None:
+        """The graph as one function in passes that keep gradients, or that reduce them with what
+        was kept; None: it is to run as it is. It takes a sink besides."""
+        if self.boxed is None or self.hooked.head is not None:
+            return None
+        if reduces not in self._passes:
+            graph = HookedGraph.to_record(self.graph)
+            self._passes[reduces] = BoxedStep(graph, self.own_numbers, self.registry, True)
+        return self._passes[reduces]
+
     @cached_property
     def written_places(self) -> list[tuple[MutableMapping[str, torch.Tensor], str]]:
         """Where buffers are found that forward writes to."""
@@ -147,8 +158,19 @@ class Variant:
     ) -> Any:
         """The outputs for these inputs and own tensors, of the graph as one function; None: it
         is to run as it is. ``rest`` is what it takes after all sources."""
-        if self.boxed is None:
+        compiled = self.whole if self.reach is not None and not self.reach.partly else None
+        if self.boxed is None and (compiled is None or not compiled.is_at_once):
             return None
+        values, trained = self.boxed_values(inputs, tensors, *rest)
+        if compiled is not None:
+            return compiled.outputs_at_once(values, trained)
+        assert self.boxed is not None
+        return self.boxed.forward(values, trained, self.again(self.forward, inputs, tensors, *rest))
+
+    def boxed_values(
+        self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], *rest: Any
+    ) -> tuple[list[Any], Trained]:
+        """What the graph takes, without gradients, and what has some."""
         own = parts_as_they_are(tensors, self._own_views)
         given, found = iter(inputs), iter(own)
         values = [next(given) if place is None else next(found) for place in self._places]
@@ -162,14 +184,25 @@ class Variant:
             for number, value in zip(self._given_numbers, inputs, strict=True)
             if isinstance(value, torch.Tensor) and value.requires_grad
         ]
+        return [*values, *rest], Trained.of(trained)
+
+    def again(
+        self,
+        forward: Callable[..., Sequence[Any]],
+        inputs: Sequence[Any],
+        tensors: Sequence[torch.Tensor],
+        *rest: Any,
+    ) -> Callable[[], Any]:
+        """Runs forward once more, as autograd sees it."""
+        assert self.boxed is not None
         changed = self.boxed.changed
 
         def again() -> Any:
             own = [*self.values(inputs, tensors), *rest]
             with self.registry():
-                return self.forward(*[v.clone() if n in changed else v for n, v in enumerate(own)])
+                return forward(*[v.clone() if n in changed else v for n, v in enumerate(own)])
 
-        return self.boxed.forward([*values, *rest], Trained.of(trained), again)
+        return again
 
     def registry(self) -> ReuseRegistry:
         """The context of one forward."""

@@ -18,7 +18,7 @@ from tensoropt_torch.calls.attribute_watch import AttributeWatch
 from tensoropt_torch.calls.call_kind import CallKind, ModuleCall, TensorKind, literal_kind
 from tensoropt_torch.calls.row_hints import shares_in_words
 from tensoropt_torch.calls.uneven import resized
-from tensoropt_torch.emit.boxed import boxed_step
+from tensoropt_torch.emit.boxed_step import boxed_step
 from tensoropt_torch.emit.compilation import compiled
 from tensoropt_torch.emit.compiler import CompileOptions
 from tensoropt_torch.emit.quick_calls import quick_forward

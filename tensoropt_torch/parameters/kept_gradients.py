@@ -87,7 +87,7 @@ def keep(
         mine = gradient.to(parameter.dtype, memory_format=contiguous, copy=copy)
         parameter.grad = dtensor_of(mine, parameter.device_mesh, placements, parameter)
         return True
-    if not _lies(kept, placements):
+    if not lies_at(kept, placements):
         return False
     kept.to_local().add_(gradient)
     return True
@@ -99,7 +99,7 @@ def with_kept(
     """The gradient with what was kept of earlier passes, which ``.grad`` loses. None if that
     is of another dtype, which a hook may not change: then ``.grad`` has got all, reduced."""
     kept = parameter.grad
-    if not _lies(kept, placements):
+    if not lies_at(kept, placements):
         return gradient
     total: torch.Tensor = kept.to_local().view_as(gradient).add_(gradient)
     if total.dtype != gradient.dtype:
@@ -109,5 +109,6 @@ def with_kept(
     return total
 
 
-def _lies(kept: torch.Tensor | None, placements: Sequence[Placement]) -> TypeGuard[DTensor]:
+def lies_at(kept: torch.Tensor | None, placements: Sequence[Placement]) -> TypeGuard[DTensor]:
+    """Whether something is kept with these placements."""
     return isinstance(kept, DTensor) and kept.placements == tuple(placements)

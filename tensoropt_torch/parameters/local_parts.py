@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeGuard
 
 import torch
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import get_gradient_edge, increment_version
 from torch.distributed.tensor import DTensor, Placement
 
 from tensoropt_torch.parameters.kept_gradients import is_executed, reduce_found
@@ -82,40 +83,109 @@ def parts_as_they_are(
     ]
 
 
-def gradients_given(
-    node: Any,
-    beside: Any,
+class GivenGradients:
+    """Gradients of the operands of a node of autograd, the last that it has, in one backward: those
+    of parameters, which are of the rank's parts in ``views``, become ``.grad``, or are added to it.
+
+    ::
+
+        given = GivenGradients(node, beside, tensors, views)
+        given.take(number, gradient)       # memory of its own, that lies as the part does
+        return given.rest(gradients)       # what the node returns, of all others
+    """
+
+    def __init__(
+        self,
+        node: Any,
+        beside: Any,
+        tensors: Sequence[torch.Tensor],
+        views: Sequence[Sequence[int] | None],
+    ) -> None:
+        self._node = node
+        self._tensors = tensors
+        self._views = views
+        self._left: list[torch.Tensor | None] = [None] * len(tensors)
+        self._is_for_all = is_executed(beside)
+
+    def take(self, number: int, gradient: torch.Tensor) -> None:
+        """One of a parameter, of which it is known that its memory is nobody else's, and that it
+        lies as the part does."""
+        parameter = self._tensors[number]
+        if not self._is_for_all or not isinstance(parameter, DTensor):
+            self._left[number] = gradient
+            return
+        if self._views[number] is not None:
+            gradient = gradient.view(parameter._local_tensor.shape)
+        kept = parameter.grad
+        if not is_unwatched(parameter):
+            self._left[number] = gradient
+        elif kept is None:
+            parameter.grad = DTensor.__new__(
+                DTensor, gradient, parameter._spec, requires_grad=False
+            )
+        elif _lies_as(kept, parameter, gradient):
+            kept._local_tensor.add_(gradient)
+            increment_version(kept._local_tensor)
+            increment_version(kept)
+        else:
+            self._left[number] = gradient
+
+    def rest(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """What the node returns, where these come besides."""
+        tensors, left = self._tensors, list(gradients)
+        for number, gradient in enumerate(self._left):
+            if gradient is not None:
+                left[number] = gradient
+        rest = [i for i, t in enumerate(tensors) if left[i] is not None and isinstance(t, DTensor)]
+        if not rest:
+            return left
+        made: list[torch.Tensor | None] = [None] * len(left)
+        for i in rest:
+            parameter, gradient = tensors[i], left[i]
+            assert isinstance(parameter, DTensor) and gradient is not None
+            strides = parameter._local_tensor.view(gradient.shape).stride()
+            made[i], left[i] = _gradient_of(parameter, gradient, strides), None
+        found = accumulated(self._node, tensors, made)
+        return [found[i] if left[i] is None else left[i] for i in range(len(left))]
+
+
+def _lies_as(kept: torch.Tensor, parameter: DTensor, gradient: torch.Tensor) -> TypeGuard[DTensor]:
+    """Whether a gradient of the rank's part may be added to what is there as it is."""
+    if not isinstance(kept, DTensor) or kept.requires_grad or kept.dtype != gradient.dtype:
+        return False
+    return kept._spec is parameter._spec or kept.placements == parameter.placements
+
+
+def those_apart(
+    gradients: Sequence[torch.Tensor | None],
     tensors: Sequence[torch.Tensor],
     views: Sequence[Sequence[int] | None],
-    gradients: Sequence[torch.Tensor | None],
-    own: Sequence[int],
-) -> list[torch.Tensor | None]:
-    """What a node of autograd with these operands, the last that it has, returns in backward, of
-    their gradients: those of parameters are of the rank's parts of them, in these views,
-    and become ``.grad`` as those of local parts do. ``own`` are the numbers of gradients of which
-    it is known that they have memory of their own, and lie as the parts do."""
-    left = list(gradients)
-    if is_executed(beside):
-        for i in own:
-            parameter, gradient = tensors[i], left[i]
-            if isinstance(parameter, DTensor) and gradient is not None and is_plain(parameter):
-                if views[i] is not None:
-                    gradient = gradient.view(parameter._local_tensor.shape)
-                parameter.grad = DTensor.__new__(
-                    DTensor, gradient, parameter._spec, requires_grad=False
-                )
-                left[i] = None
-    rest = [i for i, t in enumerate(tensors) if left[i] is not None and isinstance(t, DTensor)]
-    if not rest:
-        return left
-    made: list[torch.Tensor | None] = [None] * len(left)
-    for i in rest:
-        parameter, gradient = tensors[i], left[i]
-        assert isinstance(parameter, DTensor) and gradient is not None
-        strides = parameter._local_tensor.view(gradient.shape).stride()
-        made[i], left[i] = _gradient_of(parameter, gradient, strides), None
-    found = accumulated(node, tensors, made)
-    return [found[i] if left[i] is None else left[i] for i in range(len(left))]
+    others: Sequence[torch.Tensor],
+) -> tuple[int, ...]:
+    """The numbers of gradients of parameters, as ``GivenGradients`` takes them, that share no
+    memory with another one or with one of ``others``, and that lie as the parts do."""
+    theirs = {other.untyped_storage()._cdata for other in others}
+    spans: dict[int, list[tuple[int, int, int]]] = {}
+    for number, gradient in enumerate(gradients):
+        if gradient is not None:
+            own = spans.setdefault(gradient.untyped_storage()._cdata, [])
+            own.append((*_span(gradient), number))
+    found = []
+    for address, members in spans.items():
+        members.sort()
+        overlap = any(end > begin for (_, end, _), (begin, _, _) in pairwise(members))
+        if not overlap and address not in theirs:
+            found += [number for _, _, number in members]
+    return tuple(n for n in sorted(found) if _lies_as_part(gradients[n], tensors[n], views[n]))
+
+
+def _lies_as_part(
+    gradient: torch.Tensor | None, parameter: torch.Tensor, view: Sequence[int] | None
+) -> bool:
+    if gradient is None or not isinstance(parameter, DTensor):
+        return False
+    part = parameter._local_tensor if view is None else parameter._local_tensor.view(view)
+    return (gradient.stride(), gradient.dtype) == (part.stride(), part.dtype)
 
 
 class _LocalParts(torch.autograd.Function):
@@ -212,9 +282,14 @@ def accumulated(
 def is_plain(parameter: torch.Tensor) -> bool:
     """Whether a gradient would be the first, no hook waits for it, and the parameter has not been
     frozen since."""
+    return parameter.grad is None and is_unwatched(parameter)
+
+
+def is_unwatched(parameter: torch.Tensor) -> bool:
+    """Whether no hook waits for a gradient, and the parameter has not been frozen since."""
     if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
         return False
-    return parameter.grad is None and parameter.requires_grad
+    return parameter.requires_grad
 
 
 def is_for_grad(gradient: torch.Tensor, parameter: torch.Tensor, accumulate: Any) -> bool:

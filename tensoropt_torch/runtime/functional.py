@@ -228,11 +228,65 @@ def all_reduced(x: torch.Tensor, operation: str, group: str) -> torch.Tensor:
     return _received(_COLLECTIVES.all_reduce(x.contiguous(), operation, group))
 
 
-def scalar_sums(shares: Sequence[torch.Tensor], group: str) -> list[torch.Tensor]:
-    """The sums of scalars over the ranks of a group, added up in float64, without gradients."""
-    flat = torch.stack([share.detach().to(torch.float64) for share in shares])
-    total = _received(_COLLECTIVES.all_reduce(flat, "sum", group))
-    return [total[i].to(share.dtype) for i, share in enumerate(shares)]
+def forward_sums(
+    shares: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor],
+    begins: Sequence[int],
+    lengths: Sequence[int],
+    holders: Sequence[int],
+    group: str,
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """As the operator of this name; also what buffers become, which are not written to."""
+    changed = [_alone(*own) for own in zip(buffers, begins, lengths, strict=True)]
+    is_wide = bool(shares) or any(buffer.dtype == torch.float64 for buffer in buffers)
+    dtype = torch.float64 if is_wide else torch.float32
+    parts = [own.to(dtype).div(count) for own, count in zip(changed, holders, strict=True)]
+    parts += [share.detach().to(dtype).view(1) for share in shares]
+    total = _received(_COLLECTIVES.all_reduce(torch.cat(parts), "sum", group))
+    found = [
+        own.reshape(like.shape).to(like.dtype)
+        for own, like in zip(
+            torch.split(total, [part.numel() for part in parts]), [*buffers, *shares], strict=True
+        )
+    ]
+    return found[len(buffers) :], found[: len(buffers)]
+
+
+def batch_norm_groups(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    variance: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+    groups: int,
+    channel_begin: int = 0,
+) -> torch.Tensor:
+    """As the operator of this name, where the rows of the rank are one group.
+
+    Raises:
+        NotFunctionalError: they are several.
+    """
+    if groups != 1:
+        raise NotFunctionalError(f"batch normalisation by {groups} groups of rows of a rank")
+    running = [t.narrow(0, channel_begin, x.shape[1]) for t in (mean, variance) if t is not None]
+    own = [t.clone() for t in running]  # autograd saves them, and they are averaged later
+    moved: Any = own or [None, None]
+    about = weight, bias, moved[0], moved[1]
+    y: torch.Tensor = torch.batch_norm(x, *about, True, momentum, eps, False)
+    for tensor, new in zip(running, own, strict=True):
+        tensor.copy_(new)
+    return y
+
+
+def _alone(buffer: torch.Tensor, begin: int, length: int) -> torch.Tensor:
+    """What this rank has changed of it, zeros elsewhere."""
+    if length == buffer.numel():
+        return buffer
+    return torch.nn.functional.pad(
+        buffer.narrow(0, begin, length), [begin, buffer.numel() - begin - length]
+    )
 
 
 class _SumOf(torch.autograd.Function):

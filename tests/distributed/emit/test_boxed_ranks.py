@@ -209,6 +209,22 @@ def without_sync(module: ParallelModule) -> list[Any]:
     return [*found, step(module, 2)]
 
 
+def kept_and_scaled(module: ParallelModule) -> list[Any]:
+    """What was kept is changed, or waited for, before it is reduced."""
+    with module.no_sync():
+        found = [step(module, seed) for seed in range(2)]
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(0.5)
+        weight = module.up.weight
+        (own,) = torch.autograd.grad(module(ids(5)).square().mean(), [weight])
+        loss = module(ids(6)).square().mean()
+        loss.backward(retain_graph=True)
+        loss.backward()
+    module.down.weight.grad = None
+    return [*found, local(own), step(module, 3), step(module, 4)]
+
+
 def retained(module: ParallelModule) -> list[Any]:
     loss = module(ids(1)).square().mean()
     loss.backward(retain_graph=True)
@@ -256,6 +272,7 @@ ASKED = [
     plainly,
     accumulated,
     without_sync,
+    kept_and_scaled,
     retained,
     two_forwards,
     expanded,
@@ -306,6 +323,31 @@ def ask(randoms: int) -> list[str]:
 @pytest.mark.parametrize("randoms", [0, pytest.param(4, marks=pytest.mark.slow)])
 def test_whatever_is_asked_is_what_operators_one_by_one_give(randoms: int) -> None:
     assert run_ranks(2, f"{HERE}:ask", randoms) == [[], []]
+
+
+def accumulating(_: None) -> list[str]:
+    """What is recorded of passes that keep gradients, add to them, and reduce them."""
+    model = Net()
+    module = api.parallelize(model, data_parallel(model, (ids(0),), dist.get_world_size()))
+    for turn in range(4):
+        for seed in range(3):
+            with module.no_sync() if seed < 2 else nullcontext():
+                step(module, 3 * turn + seed)
+        module.zero_grad()
+        for seed in range(2):
+            step(module, seed)
+        module.zero_grad()
+    base = programs_of(module).base
+    steps = {"plain": base.boxed, "keeping": base._passes[False], "adding": base._passes[True]}
+    return [
+        f"{name}: {boxed and boxed.reason}"
+        for name, boxed in steps.items()
+        if boxed is None or boxed.reason or (len(boxed._programs), boxed._recordings) != (1, 1)
+    ]
+
+
+def test_passes_that_keep_gradients_are_recorded_once() -> None:
+    assert run_ranks(2, f"{HERE}:accumulating") == [[], []]
 
 
 class _Looks(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -27,6 +27,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.functional import Collective
+from tensoropt_torch.tasks import Example, PlanningOptions, task_of
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import make
 from tests.distributed.parity import (
@@ -169,14 +170,93 @@ def same_bits(_: object) -> list[str]:
     for kind in ("gradients", "parameters"):
         ours, theirs = getattr(got, kind), getattr(expected, kind)
         wrong += [f"{kind} {n}" for n in theirs if not torch.equal(ours[n], theirs[n])]
-    if not programs_of(module).base.is_compiled_whole:
-        wrong.append("no graph as a whole")
+    base = programs_of(module).base
+    if not base.is_compiled_whole or base.whole is None or not base.whole.is_at_once:
+        wrong.append("no graph as a whole, of one node")
     return wrong
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_draws_are_the_same_bit_for_bit(world_size: int) -> None:
     assert run_ranks(world_size, f"{HERE}:same_bits") == [[]] * world_size
+
+
+def asked(module: ParallelModule, inputs: Any, halves: bool) -> dict[str, torch.Tensor]:
+    """Gradients of steps that do more than one backward; ``halves``: by one node of autograd."""
+    torch.manual_seed(3)
+    found: dict[str, torch.Tensor] = {}
+
+    def note(name: str) -> None:
+        found.update({f"{name} {n}": full(p.grad) for n, p in module.named_parameters()})
+
+    for step in range(2):  # gradients are added to others
+        module(*inputs).backward()
+        note(f"added {step}")
+        whole_step = programs_of(module).base.whole
+        assert whole_step is not None and whole_step.is_at_once == (halves or step == 0)
+        if not halves:
+            whole_step._halves = None
+    parameters = dict(module.named_parameters())
+    found["asked for"] = full(torch.autograd.grad(module(*inputs), parameters["up.weight"])[0])
+    handle = parameters["up.bias"].register_hook(lambda gradient: gradient * 2)
+    module.zero_grad()
+    module(*inputs).mul(3).backward()
+    handle.remove()
+    note("hooked")
+    loss = module(*inputs)
+    with torch.no_grad():
+        parameters["down.weight"].mul_(1.5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with pytest.raises(RuntimeError, match=r"donated buffers|double backward"):
+        module(*inputs).backward(create_graph=True)
+    return found
+
+
+def asked_of_both(_: object) -> list[str]:
+    found = []
+    for halves in (True, False):
+        _, (module, inputs) = modules_of(None)
+        found.append(asked(module, inputs, halves))
+    return [name for name, value in found[1].items() if not torch.equal(found[0][name], value)]
+
+
+def test_one_node_gives_the_gradients_that_autograd_gives() -> None:
+    assert run_ranks(2, f"{HERE}:asked_of_both") == [[], []]
+
+
+class Normed(nn.Module):
+    """Has running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.down(self.norm(self.up(x)).relu()), y)
+
+
+def averaged_statistics(_: object) -> list[Any]:
+    """What differs after steps in which each rank normalises its own rows; and whether they were
+    one graph."""
+    torch.manual_seed(0)
+    world, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+    model, inputs = Normed(), (torch.randn(16, 6), torch.randint(4, (16,)))
+    options = PlanningOptions(inputs="sharded", measure=False)
+    task = task_of(Example(model, inputs, batch_norm_groups=world), options)
+    (baseline,) = find_baselines(task, world, ("data parallel",))
+    plan, own = baseline.plan(0), [tensor.chunk(world)[rank].clone() for tensor in inputs]
+    found = []
+    for compile in (False, TRACED):
+        module = api.parallelize(copy.deepcopy(model), plan, compile=compile)
+        _trained(module, own)
+        found.append({name: full(tensor) for name, tensor in module.state_dict().items()})
+    wrong = [name for name in found[0] if not torch.equal(found[0][name], found[1][name])]
+    return [programs_of(module).base.is_compiled_whole, wrong]
+
+
+def test_running_statistics_are_averaged_in_the_graph() -> None:
+    assert run_ranks(2, f"{HERE}:averaged_statistics") == [[True, []]] * 2
 
 
 class Two(nn.Module):

@@ -1,0 +1,245 @@
+"""A compiled forward and its backward as one node of autograd, which gives parameters their
+gradients.
+
+::
+
+    halves = seen.halves(outputs, inputs)        # None: there is more to do than to call both
+    made = halves.run(taken, trained, places)    # as the graph does
+
+What AOTAutograd makes of both has a node of its own, beside that of the parts of parameters. Each
+is given all gradients one by one, and takes longer for that than a small model does for its
+operators. What else AOTAutograd does, where inputs are written to or outputs are views, is not done
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import fx
+from torch.autograd.graph import get_gradient_edge
+
+from tensoropt_torch.emit.boxed import Trained
+from tensoropt_torch.parameters.local_parts import GivenGradients, those_apart
+from tensoropt_torch.runtime.functional import Collective
+
+Half = Callable[[list[torch.Tensor]], Sequence[Any]]  # empties what it is given
+
+_C: Any = torch._C
+_VERSION = attrgetter("_version")
+
+
+@dataclass
+class Seen:
+    """What a backend has compiled, with the graphs that it was given.
+
+    Attributes:
+        collectives: of each graph.
+        donates: whether backward writes over what was saved.
+        constant: the numbers of outputs that have no gradient.
+    """
+
+    collectives: list[list[Collective]] = field(default_factory=list)
+    forward: tuple[fx.Graph, Half] | None = None
+    backward: tuple[fx.Graph, Half] | None = None
+    donates: bool = False
+    constant: tuple[int, ...] = ()
+
+    def add(self, graph: fx.Graph, half: Half, is_backward: bool) -> None:
+        """One more."""
+        if is_backward:
+            self.backward = graph, half
+        else:
+            self.forward = graph, half
+            about: Any = torch._guards.TracingContext.get().fw_metadata
+            self.donates = bool(about.bw_donated_idxs)
+            trained = [info.requires_grad for info in about.output_info]
+            self.constant = tuple(n for n, is_trained in enumerate(trained) if not is_trained)
+
+    def halves(self, outputs: int, inputs: int) -> CompiledHalves | None:
+        """Both, of a graph that takes and gives so many tensors, of which one has a gradient; None:
+        they are not called so."""
+        if self.forward is None or self.backward is None:
+            return None
+        (first, forward), (second, backward) = self.forward, self.backward
+        made, saved = _given(first)[:outputs], _given(first)[outputs:]
+        taken, later = _taken(first), _taken(second)
+        is_simple = (
+            len(taken) == inputs
+            and all(isinstance(node, fx.Node) for node in made)
+            and all(n in self.constant or node not in taken for n, node in enumerate(made))
+            and len(self.constant) == outputs - 1
+            and len(later) == len(saved) + 1
+            and all(_is_like(a, b) for a, b in zip(saved, later, strict=False))
+            and len(_given(second)) == inputs
+        )
+        if not is_simple:
+            return None
+        tangent = _lies(later[-1])
+        return CompiledHalves(forward, backward, outputs, self.constant, tangent, self.donates)
+
+
+def _taken(graph: fx.Graph) -> list[fx.Node]:
+    return [*graph.find_nodes(op="placeholder")]
+
+
+def _given(graph: fx.Graph) -> Sequence[Any]:
+    given = graph.output_node().args[0]
+    assert isinstance(given, Sequence)
+    return given
+
+
+def _lies(node: fx.Node) -> Any:
+    value = node.meta["val"]
+    return value.shape, value.stride(), value.dtype
+
+
+def _is_like(one: Any, other: fx.Node) -> bool:
+    if not isinstance(one, fx.Node):
+        return False
+    are_tensors = (isinstance(node.meta.get("val"), torch.Tensor) for node in (one, other))
+    return all(are_tensors) and _lies(one) == _lies(other)
+
+
+@dataclass
+class CompiledHalves:
+    """Those of a graph one of whose outputs has a gradient.
+
+    Attributes:
+        forward: gives the outputs, then what backward needs.
+        backward: takes that and the gradient; gives those of all that forward takes, or None.
+        outputs: how many there are.
+        constant: the numbers of those without a gradient.
+        tangent: shape, strides and dtype of the gradient that backward takes.
+        donates: whether backward writes over what it is given.
+        own: the numbers of gradients, of those of what is trained, that have memory of their own
+            and lie as parameters do, which is the same in each step; None: none was made yet.
+    """
+
+    forward: Half
+    backward: Half
+    outputs: int
+    constant: tuple[int, ...]
+    tangent: Any
+    donates: bool
+    own: Sequence[int] | None = None
+
+    def run(
+        self, taken: Sequence[torch.Tensor], trained: Trained, places: Sequence[int | None]
+    ) -> Sequence[torch.Tensor]:
+        """The outputs for these tensors, of which those at ``places`` are of what is trained."""
+        beside = torch.empty(0, requires_grad=True)
+        step = _Step(self, taken, trained, places)
+        found: Sequence[torch.Tensor] = _Halves.apply(step, beside, *trained.tensors)  # type: ignore[no-untyped-call]
+        return found
+
+
+class _Step:
+    """One that runs."""
+
+    def __init__(
+        self, halves: CompiledHalves, taken: Sequence[Any], trained: Trained, places: Sequence[Any]
+    ) -> None:
+        self.trained = trained
+        self.halves = halves
+        self._taken: Sequence[torch.Tensor] = taken
+        self._places = places
+        self._saved: list[torch.Tensor] | None = None
+        self._versions: list[int] = []
+
+    def forward(self) -> tuple[torch.Tensor, ...]:
+        """The outputs."""
+        with _C._DisableAutocast():
+            made = self.halves.forward([*self._taken])
+        outputs, saved = made[: self.halves.outputs], made[self.halves.outputs :]
+        # Not the outputs themselves, which have the node that has this.
+        own = {id(output) for output in outputs}
+        self._saved = [tensor.detach() if id(tensor) in own else tensor for tensor in saved]
+        self._versions = [*map(_VERSION, self._saved)]
+        if self.halves.own is not None:
+            self._taken = ()
+        return tuple(outputs)
+
+    def backward(
+        self, tangents: Sequence[torch.Tensor | None], given: GivenGradients
+    ) -> Sequence[torch.Tensor | None]:
+        """The gradients of what is trained, but for those that are given at once."""
+        keeps = bool(_C._autograd._get_current_graph_task_keep_graph())
+        saved = self._taken_back(keeps)
+        (tangent,) = [tangent for tangent in tangents if tangent is not None]
+        saved.append(_laid_out(tangent, *self.halves.tangent))
+        with _C._DisableAutocast():
+            made = self.halves.backward(saved)
+        gradients = [None if place is None else made[place] for place in self._places]
+        if keeps:  # what is saved may be a gradient
+            return gradients
+        if self.halves.own is None:
+            own, taken = self.trained, [*self._taken, tangent]
+            self.halves.own = those_apart(gradients, own.tensors, own.views, taken)
+        self._taken = ()
+        for number in self.halves.own:
+            gradient, gradients[number] = gradients[number], None
+            assert gradient is not None
+            given.take(number, gradient)
+        return gradients
+
+    def _taken_back(self, keeps: bool) -> list[torch.Tensor]:
+        """What was saved, which is let go unless the graph is kept."""
+        saved = self._saved
+        if saved is None:
+            raise RuntimeError(
+                "Trying to backward through the graph a second time: what forward saved is freed "
+                "by then; give retain_graph=True the first time"
+            )
+        if keeps and self.halves.donates:
+            raise RuntimeError(
+                "This backward function was compiled with non-empty donated buffers which requires "
+                "create_graph=False and retain_graph=False: what forward saved is written over"
+            )
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "torch.compile with aot_autograd does not currently support double backward"
+            )
+        if [*map(_VERSION, saved)] != self._versions:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an "
+                "inplace operation: a parameter, an input or an output of the module was changed "
+                "between forward and its backward"
+            )
+        if keeps:
+            return [*saved]
+        self._saved = None
+        return saved
+
+
+def _laid_out(
+    tangent: torch.Tensor, size: Any, strides: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    if tangent.stride() == strides and tangent.dtype == dtype:
+        return tangent
+    return torch.empty_strided(size, strides, dtype=dtype, device=tangent.device).copy_(tangent)
+
+
+class _Halves(torch.autograd.Function):
+    """``beside`` is a leaf as that of the node of local parts."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, step: _Step, beside: torch.Tensor, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.step, ctx.beside = step, get_gradient_edge(beside).node
+        outputs = step.forward()
+        ctx.mark_non_differentiable(*[outputs[number] for number in step.halves.constant])
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+        step: _Step = ctx.step
+        trained = step.trained
+        given = GivenGradients(ctx, ctx.beside, trained.tensors, trained.views)
+        return None, None, *given.rest(step.backward(tangents, given))

@@ -1,0 +1,83 @@
+"""Where gradients of parameters meet what passes before have kept, in steps that are recorded.
+
+A pass that keeps gradients ends at these **borders**: what comes there is given, by name, beside
+the gradients of leaves. One that reduces them takes what was kept, beside the gradients of outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+Gradients = tuple[torch.Tensor | None, ...]
+
+
+class Given(Protocol):
+    """Who takes gradients in a backward."""
+
+    def take(self, number: int, gradient: torch.Tensor) -> None:
+        """One that has memory of its own and lies as its leaf does."""
+
+    def rest(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """What a node of autograd returns, where these come besides."""
+
+
+class Borders(Protocol):
+    """Those of one pass.
+
+    Attributes:
+        names: of the parameters that have one, in order.
+        reduces: whether gradients go on, with what was kept.
+    """
+
+    names: Sequence[str]
+    reduces: bool
+
+    def taken(self) -> list[torch.Tensor | None]:
+        """What was kept for each, which ``.grad`` loses, where backward adds to it."""
+
+    def put_back(self) -> None:
+        """``.grad`` gets again what was taken."""
+
+    def with_kept(self, parameter: str, gradient: torch.Tensor) -> torch.Tensor | None:
+        """What goes on where what was taken cannot be added up in place."""
+
+    def given(self, node: Any, given: Given) -> Given:
+        """Who takes the gradients of leaves, those ``given``, and those at borders."""
+
+
+class RecordedBorders:
+    """What passes them while a tape records.
+
+    Attributes:
+        kept: of passes before, by name.
+        found: what came there, if it does not go on.
+        reason: why that cannot be recorded; empty: it can.
+    """
+
+    def __init__(self, borders: Borders) -> None:
+        self.kept: dict[str, torch.Tensor] = {}
+        self.found: dict[str, torch.Tensor] = {}
+        self.reason = ""
+        self._borders = borders
+
+    def watch(self, parameter: str, node: Any) -> None:
+        """See ``Sink``."""
+        node.register_prehook(lambda gradients: self._pass(parameter, gradients))
+
+    def _pass(self, parameter: str, gradients: Gradients) -> Gradients | None:
+        (gradient,) = gradients
+        if gradient is None:
+            return None
+        if not self._borders.reduces:
+            self.found[parameter] = gradient
+            return (None,)
+        kept = self.kept.pop(parameter, None)
+        if kept is None:
+            return None
+        if kept.dtype != gradient.dtype:
+            self.reason = "gradients are kept in another dtype than they are made in"
+            return (self._borders.with_kept(parameter, gradient),)
+        return (kept.view_as(gradient).add_(gradient),)
