@@ -16,7 +16,10 @@ from torch._ops import OpOverload
 from torch.autograd.graph import increment_version
 from torch.distributed.tensor import DTensor
 
+from tensoropt_torch.parameters.local_parts import local_tensor
 from tensoropt_torch.runtime.remade import count_write_without_version
+
+_ZERO = torch.ops.aten._foreach_zero_.default
 
 
 class WrittenParts:
@@ -77,7 +80,9 @@ def _with_versions(
     """What ``DTensor`` does for an operator, with new versions of what is changed."""
     handler = handlers.pop(op)
     try:
-        result = op(*args, **kwargs)
+        # DTensor has no way to zero what is yet to be summed, as gradients are that no_sync keeps.
+        operands = (list(map(local_tensor, args[0])),) if op is _ZERO else args
+        result = op(*operands, **kwargs)
     finally:
         handlers[op] = handler
     for tensor in args[0]:

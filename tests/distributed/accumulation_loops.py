@@ -102,6 +102,11 @@ def dropped_by_zeros(run: Run) -> None:
     run.loss().backward()
 
 
+def dropped_by_zeros_at_once(run: Run) -> None:
+    run.optimizer = torch.optim.SGD(run.module.parameters(), lr=0.05, foreach=True)
+    dropped_by_zeros(run)
+
+
 def scaled(run: Run) -> None:
     run.kept_loss().backward()
     for parameter in run.module.parameters():
@@ -200,6 +205,7 @@ LOOPS = (
     reduced_before,
     dropped,
     dropped_by_zeros,
+    dropped_by_zeros_at_once,
     scaled,
     clipped_and_never_reduced,
     one_backward_of_both,
