@@ -59,7 +59,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: find(model="linear"), "linear"),
     (lambda: find(model=nn.Linear), "Linear"),
     (lambda: find(args=torch.zeros(8, 8)), "args"),
-    (lambda: frontier(validate="many"), "validate = 'many'"),
+    (lambda: frontier(validate="many"), "validate='many' is not for find_frontier()"),
     (lambda: find(args=({1, 2},)), "of type <class 'set'>; give tensors"),
     (lambda: find(kwargs=[1]), "kwargs"),
     (lambda: find(targets=torch.zeros(8)), "targets"),

@@ -215,10 +215,10 @@ def gains(points: Sequence[PointView]) -> list[Gain]:
 
 def _gain(before: PointView, after: PointView) -> Gain:
     least = _LEAST_SHARE * after.memory_bytes
-    memory = tuple(
-        (name, before.details.memory[name], count)
-        for name, count in after.details.memory.items()
-        if abs(count - before.details.memory[name]) >= least
-    )
+    counts = [
+        (name, before.details.memory.get(name, 0), after.details.memory.get(name, 0))
+        for name in {**before.details.memory, **after.details.memory}  # stages have more kinds
+    ]
+    memory = tuple((name, old, new) for name, old, new in counts if abs(new - old) >= least)
     text = why_faster(costs_in(after.details), costs_in(before.details), "the one before")
     return Gain(before, after, memory, text)

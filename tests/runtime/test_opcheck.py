@@ -13,6 +13,7 @@ import torch.distributed as dist
 # Registers transformers::grouped_mm_fallback.
 import transformers.integrations.moe  # noqa: F401
 
+import tensoropt_torch.runtime.random  # noqa: F401 (its operator)
 from tensoropt_torch.operators import OPS
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups

@@ -124,7 +124,7 @@ def test_without_stages_they_are_searched() -> None:
         ({"stages": 2, "max_stages": 4}, "give it, or stages="),
         ({"micro_batches": 0}, "micro_batches = 0"),
         ({"schedule": "interleaved"}, "is for stages that are given"),
-        ({"schedule": "fast"}, "schedule = 'fast'"),
+        ({"schedule": "fast"}, "schedule='fast' is not known"),
         ({"chunks": 2}, "is for stages that are given"),
         ({"memory_limit": 1e3}, "no plan in up to 8 stages on 4 devices"),
         ({"stages": 2, "max_micro_batches": 4}, "give micro_batches="),
