@@ -46,7 +46,14 @@ def stands_for(found: FoundPipeline, memory: float, time: float) -> bool:
     return found.memory_bytes <= within * memory and found.time_s <= (1 + EPSILON) * time
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt_tied", "transformer"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt_tied",
+        pytest.param("llama", marks=pytest.mark.slow),
+        pytest.param("transformer", marks=pytest.mark.slow),
+    ],
+)
 def test_it_finds_what_all_cuts_give(name: str) -> None:
     task = task_of(name)
     wanted = SearchedStages(4, (2, 4))
