@@ -84,7 +84,8 @@ bool read_pattern(Dice& dice) {
     pattern.factors();
     std::vector<std::string> tensors;
     for (const DimNames& term : pattern.operands) {
-      tensors.push_back("x" + std::to_string(tensors.size() + term.size()));
+      std::string& name = tensors.emplace_back("x");
+      name += std::to_string(tensors.size() + term.size());
     }
     definition_of({"my.op.default", pattern, tensors});
   });
@@ -117,7 +118,7 @@ TEST(AnyText, IsReadOrRefused) {
                         ("any_text" + std::to_string(std::random_device()()));
   int found = 0;
   for (std::uint64_t i = seed; i < seed + count; ++i) {
-    SCOPED_TRACE("TENSOROPT_FUZZ_SEED=" + std::to_string(i));
+    SCOPED_TRACE(::testing::Message() << "TENSOROPT_FUZZ_SEED=" << i);
     Dice dice(i);
     found += read_layout(dice) + read_pattern(dice) + read_dtype(dice);
     if (i % 16 == 0) read_quota(dice, root);
