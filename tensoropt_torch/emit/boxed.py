@@ -27,19 +27,19 @@ from typing import Any
 import torch
 from torch import fx
 from torch.autograd import forward_ad
-from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.boxed_program import BoxedProgram, laid_out
 from tensoropt_torch.emit.compilation import is_local
+from tensoropt_torch.emit.one_node import Trained, changed_error, freed_error, run_as_one_node
 from tensoropt_torch.emit.recorded_borders import Borders, Given, RecordedBorders
 from tensoropt_torch.emit.recorder import Recorder, is_seed
 from tensoropt_torch.emit.tape import NotRecordedError, Tape
 from tensoropt_torch.emit.written import changed_inputs
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.parameters.local_parts import GivenGradients, is_unwatched
+from tensoropt_torch.parameters.local_parts import is_unwatched
 from tensoropt_torch.runtime.agreement import confirm_call
 from tensoropt_torch.runtime.reuse import ReuseRegistry
 
@@ -53,26 +53,6 @@ Again = Callable[[], Any]  # the outputs of the graph as it is, which follow fro
 _C: Any = torch._C
 _STRIDE: Any = torch.Tensor.stride
 _VERSION = attrgetter("_version")
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a step has gradients for.
-
-    Attributes:
-        numbers: of values of the graph.
-        tensors: parameters, of which the values are the rank's parts, and inputs.
-        views: the shapes in which the graph takes those parts, None: as they are.
-    """
-
-    numbers: tuple[int, ...]
-    tensors: tuple[torch.Tensor, ...]
-    views: tuple[Sequence[int] | None, ...]
-
-    @staticmethod
-    def of(found: Sequence[tuple[int, torch.Tensor, Sequence[int] | None]]) -> Trained:
-        """Of these numbers, tensors and views."""
-        return Trained(*zip(*found, strict=True)) if found else Trained((), (), ())
 
 
 class BoxedStep:
@@ -128,8 +108,7 @@ class BoxedStep:
         call = self.call(values, trained, again, borders)
         if call is None:
             return None
-        beside = torch.empty(0, requires_grad=True)
-        made = _Boxed.apply(call, beside, *trained.tensors)  # type: ignore[no-untyped-call]
+        made = run_as_one_node(call)
         return pytree.tree_unflatten(call.leaves(made), call.spec)
 
     def call(
@@ -374,6 +353,10 @@ class BoxedCall:
         self._versions = self.boxed.versions(self._values, self._held)
         return outputs, constant
 
+    def given(self, node: Any, given: Given) -> Given:
+        """See ``NodeCall``."""
+        return given if self.borders is None else self.borders.given(node, given)
+
     def backward(
         self,
         tangents: Sequence[torch.Tensor | None],
@@ -384,10 +367,7 @@ class BoxedCall:
         """The gradients of what is trained, but for those that are ``given`` meanwhile. With
         ``keeps`` it may run again."""
         if self._values is None:
-            raise RuntimeError(
-                "Trying to backward through the graph a second time: what forward saved is freed "
-                "by then; give retain_graph=True the first time"
-            )
+            raise freed_error()
         if self.borders is not None:
             tangents = [*tangents, *self.borders.taken()]
         if not self.boxed.is_alone:
@@ -456,11 +436,7 @@ class BoxedCall:
         assert self._values is not None
         before, now = self._versions, self.boxed.versions(self._values, self._held)
         if before != now and self.boxed.is_changed(before, now, needs):
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an "
-                "inplace operation: a parameter, an input or an output of the module was changed "
-                "between forward and its backward"
-            )
+            raise changed_error()
 
 
 def _getter(numbers: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
@@ -477,28 +453,3 @@ def _kind_of(value: Any) -> Any:
 
 def _version_of(value: Any) -> int | None:
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
-
-
-class _Boxed(torch.autograd.Function):
-    """``beside`` is a leaf as that of the node of local parts."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, step: BoxedCall, beside: torch.Tensor, *tensors: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.step, ctx.beside = step, get_gradient_edge(beside).node
-        outputs, constant = step.forward()
-        if constant:
-            ctx.mark_non_differentiable(*[outputs[number] for number in constant])
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
-        call: BoxedCall = ctx.step
-        trained = call.trained
-        given: Given = GivenGradients(ctx, ctx.beside, trained.tensors, trained.views)
-        if call.borders is not None:
-            given = call.borders.given(ctx, given)
-        keeps = _C._autograd._get_current_graph_task_keep_graph()
-        return None, None, *call.backward(tangents, given, keeps=keeps)

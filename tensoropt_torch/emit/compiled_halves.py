@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.autograd.graph import get_gradient_edge
 
-from tensoropt_torch.emit.boxed import Trained
-from tensoropt_torch.parameters.local_parts import GivenGradients, those_apart
+from tensoropt_torch.emit.one_node import Trained, changed_error, freed_error, run_as_one_node
+from tensoropt_torch.emit.recorded_borders import Given
+from tensoropt_torch.parameters.local_parts import those_apart
 from tensoropt_torch.runtime.functional import Collective
 
 Half = Callable[[list[torch.Tensor]], Sequence[Any]]  # empties what it is given
@@ -132,10 +132,7 @@ class CompiledHalves:
         self, taken: Sequence[torch.Tensor], trained: Trained, places: Sequence[int | None]
     ) -> Sequence[torch.Tensor]:
         """The outputs for these tensors, of which those at ``places`` are of what is trained."""
-        beside = torch.empty(0, requires_grad=True)
-        step = _Step(self, taken, trained, places)
-        found: Sequence[torch.Tensor] = _Halves.apply(step, beside, *trained.tensors)  # type: ignore[no-untyped-call]
-        return found
+        return run_as_one_node(_Step(self, taken, trained, places))
 
 
 class _Step:
@@ -151,8 +148,12 @@ class _Step:
         self._saved: list[torch.Tensor] | None = None
         self._versions: list[int] = []
 
-    def forward(self) -> tuple[torch.Tensor, ...]:
-        """The outputs."""
+    def given(self, node: Any, given: Given) -> Given:
+        """See ``NodeCall``."""
+        return given
+
+    def forward(self) -> tuple[Sequence[torch.Tensor], Sequence[int]]:
+        """See ``NodeCall``."""
         with _C._DisableAutocast():
             made = self.halves.forward([*self._taken])
         outputs, saved = made[: self.halves.outputs], made[self.halves.outputs :]
@@ -162,13 +163,12 @@ class _Step:
         self._versions = [*map(_VERSION, self._saved)]
         if self.halves.own is not None:
             self._taken = ()
-        return tuple(outputs)
+        return outputs, self.halves.constant
 
     def backward(
-        self, tangents: Sequence[torch.Tensor | None], given: GivenGradients
+        self, tangents: Sequence[torch.Tensor | None], given: Given, *, keeps: bool
     ) -> Sequence[torch.Tensor | None]:
-        """The gradients of what is trained, but for those that are given at once."""
-        keeps = bool(_C._autograd._get_current_graph_task_keep_graph())
+        """See ``NodeCall``."""
         saved = self._taken_back(keeps)
         (tangent,) = [tangent for tangent in tangents if tangent is not None]
         saved.append(_laid_out(tangent, *self.halves.tangent))
@@ -176,7 +176,7 @@ class _Step:
             made = self.halves.backward(saved)
         gradients = [None if place is None else made[place] for place in self._places]
         if keeps:  # what is saved may be a gradient
-            return gradients
+            return given.rest(gradients)
         if self.halves.own is None:
             own, taken = self.trained, [*self._taken, tangent]
             self.halves.own = those_apart(gradients, own.tensors, own.views, taken)
@@ -185,16 +185,13 @@ class _Step:
             gradient, gradients[number] = gradients[number], None
             assert gradient is not None
             given.take(number, gradient)
-        return gradients
+        return given.rest(gradients)
 
     def _taken_back(self, keeps: bool) -> list[torch.Tensor]:
         """What was saved, which is let go unless the graph is kept."""
         saved = self._saved
         if saved is None:
-            raise RuntimeError(
-                "Trying to backward through the graph a second time: what forward saved is freed "
-                "by then; give retain_graph=True the first time"
-            )
+            raise freed_error()
         if keeps and self.halves.donates:
             raise RuntimeError(
                 "This backward function was compiled with non-empty donated buffers which requires "
@@ -205,11 +202,7 @@ class _Step:
                 "torch.compile with aot_autograd does not currently support double backward"
             )
         if [*map(_VERSION, saved)] != self._versions:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an "
-                "inplace operation: a parameter, an input or an output of the module was changed "
-                "between forward and its backward"
-            )
+            raise changed_error()
         if keeps:
             return [*saved]
         self._saved = None
@@ -222,24 +215,3 @@ def _laid_out(
     if tangent.stride() == strides and tangent.dtype == dtype:
         return tangent
     return torch.empty_strided(size, strides, dtype=dtype, device=tangent.device).copy_(tangent)
-
-
-class _Halves(torch.autograd.Function):
-    """``beside`` is a leaf as that of the node of local parts."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, step: _Step, beside: torch.Tensor, *tensors: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.step, ctx.beside = step, get_gradient_edge(beside).node
-        outputs = step.forward()
-        ctx.mark_non_differentiable(*[outputs[number] for number in step.halves.constant])
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
-        step: _Step = ctx.step
-        trained = step.trained
-        given = GivenGradients(ctx, ctx.beside, trained.tensors, trained.views)
-        return None, None, *given.rest(step.backward(tangents, given))

@@ -24,11 +24,12 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.ahead import BACKENDS, Backend, Compiled, compiled_ahead
-from tensoropt_torch.emit.boxed import Trained, is_watched
+from tensoropt_torch.emit.boxed import is_watched
 from tensoropt_torch.emit.collective_buckets import Buckets
 from tensoropt_torch.emit.compiled_halves import CompiledHalves, Seen
 from tensoropt_torch.emit.compiler import CUDA_GRAPHS, CompileOptions
 from tensoropt_torch.emit.functional import FunctionalProgram, FunctionalWriter, Place
+from tensoropt_torch.emit.one_node import Trained
 from tensoropt_torch.emit.overlap_times import OverlapTimes
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.logs import get_logger

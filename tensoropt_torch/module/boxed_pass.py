@@ -2,7 +2,7 @@
 
 ::
 
-    boxed = boxed_pass(variant, reduces)      # None: they run operator by operator
+    boxed = variant.boxed_pass(reduces)       # None: they run operator by operator
     outputs = boxed.forward(values, trained, again, PassBorders(sink, trained))
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from tensoropt_torch.emit.boxed import Trained
+from tensoropt_torch.emit.one_node import Trained
 from tensoropt_torch.emit.recorded_borders import Given
 from tensoropt_torch.module.gradient_sinks import PassSink, sent_together
 from tensoropt_torch.parameters.kept_gradients import lies_at

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from tensoropt_torch.emit.boxed import BoxedCall, Trained
+from tensoropt_torch.emit.boxed import BoxedCall
+from tensoropt_torch.emit.one_node import Trained
 from tensoropt_torch.module.gradient_sinks import StepSink
 from tensoropt_torch.module.micro_batched import JoinedOutputs, seed_of
 from tensoropt_torch.module.recorded_flight import RecordedFlight

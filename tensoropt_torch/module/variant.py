@@ -10,8 +10,9 @@ import torch
 from torch import fx, nn
 
 from tensoropt_torch import emit
-from tensoropt_torch.emit.boxed import BoxedStep, Trained
+from tensoropt_torch.emit.boxed import BoxedStep
 from tensoropt_torch.emit.hooked import HookedGraph
+from tensoropt_torch.emit.one_node import Trained
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.written import changed_inputs
 from tensoropt_torch.frontend import CapturedModel, Source
