@@ -40,21 +40,25 @@ def home() -> Path:
 def digest_of_package() -> str:
     """Of the files of this package, compiled ones included: equal for the same version of it,
     built from the same sources by the same tools."""
-    package = Path(__file__).parents[2]
+    return digest_of_folder(Path(__file__).parents[2])
+
+
+def digest_of_folder(top: Path) -> str:
+    """Of the names and contents of the sources and libraries in it, at any depth."""
     digest = hashlib.sha256()
-    for name in sorted(_files_in(package)):
+    for name in sorted(_files_in(top)):
         digest.update(name.encode())
-        with open(os.path.join(package, name), "rb") as file:
+        with open(os.path.join(top, name), "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()[:16]
 
 
-def _files_in(package: Path) -> Iterator[str]:
-    """The names of its sources and libraries, from there on. ``Path.rglob`` takes five times as
+def _files_in(top: Path) -> Iterator[str]:
+    """The names of sources and libraries, from ``top`` on. ``Path.rglob`` takes five times as
     long, and sees what Python keeps compiled."""
-    for folder, folders, files in os.walk(package):
+    for folder, folders, files in os.walk(top):
         folders[:] = [name for name in folders if name != "__pycache__"]
-        inside = os.path.relpath(folder, package)
+        inside = os.path.relpath(folder, top)
         yield from (os.path.join(inside, name) for name in files if name.endswith((".py", ".so")))
 
 

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import tensoropt_torch
 from tensoropt_torch import TensorOptError
+from tensoropt_torch.measure.kept import files
 from tensoropt_torch.measure.kept.files import (
+    digest_of_folder,
     digest_of_package,
     is_written,
     read_or,
@@ -70,8 +73,24 @@ def test_operators_of_an_unusable_file_are_measured_again(
     assert str(path) in kept and kept.endswith("what was measured is not kept")
 
 
-def test_the_digest_is_of_the_whole_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    monkeypatch.setattr(Path, "read_bytes", lambda self: read.append(self.name) or b"")
+def test_the_digest_is_of_all_sources_and_libraries(tmp_path: Path) -> None:
+    for name in ("a.py", "room/b.py", "room/c.so"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    seen = {digest_of_folder(tmp_path)}
+    for name in ("a.py", "room/b.py", "room/c.so"):
+        (tmp_path / name).write_text("changed")
+        seen.add(digest_of_folder(tmp_path))
+    (tmp_path / "a.py").rename(tmp_path / "d.py")
+    seen.add(digest_of_folder(tmp_path))
+    assert len(seen) == 5
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "d.py").touch()
+    assert digest_of_folder(tmp_path) in seen
+
+
+def test_the_digest_of_the_package_is_of_all_its_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[Path] = []
+    monkeypatch.setattr(files, "digest_of_folder", lambda folder: folders.append(folder) or "")
     digest_of_package.__wrapped__()
-    assert {"strategy.py", "files.py", "parallel_module.py"} <= set(read)
+    assert folders == [Path(tensoropt_torch.__file__).parent]
