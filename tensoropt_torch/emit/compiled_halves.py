@@ -171,7 +171,8 @@ class _Step:
         """See ``NodeCall``."""
         saved = self._taken_back(keeps)
         (tangent,) = [tangent for tangent in tangents if tangent is not None]
-        saved.append(_laid_out(tangent, *self.halves.tangent))
+        tangent = _laid_out(tangent, *self.halves.tangent)
+        saved.append(tangent)
         with _C._DisableAutocast():
             made = self.halves.backward(saved)
         gradients = [None if place is None else made[place] for place in self._places]

@@ -396,6 +396,41 @@ def test_gradients_are_kept_and_added() -> None:
     assert run_ranks(2, f"{HERE}:kept_and_added", None, 300) == [[], []]
 
 
+class Shifted(nn.Module):
+    """The gradient of what is added is that of the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.shift = nn.Linear(8, 8), nn.Parameter(torch.zeros(4, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layer(x) + self.shift
+        return found
+
+
+def of_the_caller(_: object) -> tuple[list[str], list[torch.Tensor]]:
+    """Parameters whose gradients lie in the caller's tensor, where it has to be laid out for the
+    first backward and not for others."""
+    x = torch.rand(4, 8)
+    task = PlanningTask(capture(Shifted(), (x,)), load_cluster("cpu"))
+    (baseline,) = find_baselines(task, 1, ("data parallel",))
+    module = api.parallelize(Shifted(), baseline.plan(0), compile=TRACED)
+    for _ in range(2):  # the first of them compiles
+        module(x).sum().backward()
+        module.zero_grad()
+    own = torch.ones(4, 8)
+    module(x).backward(own)
+    gradients = {n: p.grad.to_local() for n, p in module.named_parameters()}
+    where = own.untyped_storage().data_ptr()
+    theirs = [n for n, found in gradients.items() if found.untyped_storage().data_ptr() == where]
+    return theirs, [gradients["shift"]]
+
+
+def test_gradients_are_not_the_tensor_that_the_caller_gave() -> None:
+    ((theirs, (gradient,)),) = run_ranks(1, f"{HERE}:of_the_caller", None, 300)
+    assert theirs == [] and bool((gradient == 1).all())
+
+
 def differing_graphs(_: object) -> list[Any]:
     """A rank whose compiler fails, or whose collectives are others: all run the other way."""
     found: list[Any] = []
