@@ -1,4 +1,5 @@
 import os
+import sys
 import time
 
 import pytest
@@ -56,3 +57,13 @@ def test_a_hang_ends_in_time():
 def test_a_rank_that_dies_is_an_error():
     with pytest.raises(RankError, match=r"ranks \[1\] died[\s\S]*last words"):
         run_ranks(2, f"{HERE}:die", timeout_s=60)
+
+
+def modules_of_package(_: None) -> int:
+    return sum(name.startswith("tensoropt_torch.") for name in sys.modules)
+
+
+def test_ranks_have_what_the_server_has_imported() -> None:
+    """A server whose imports fail says nothing, and each rank imports all of it instead."""
+    (count,) = run_ranks(1, f"{HERE}:modules_of_package")
+    assert count > 400
