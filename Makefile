@@ -36,6 +36,8 @@ else
   PYTHON ?= $(ACTIVE_WITH_TORCH)
 endif
 export PATH := $(dir $(PYTHON)):$(PATH)
+# Tests start hundreds of processes, none of which is to compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 PIP := $(PYTHON) -m pip --disable-pip-version-check
 BUILD := build/cmake

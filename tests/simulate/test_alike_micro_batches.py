@@ -25,8 +25,15 @@ class WithOutputs(nn.Module):
         return loss, made.transpose(0, 1).t()[:, :8], made.argmax(-1)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("recompute", "device"),
+    [
+        (True, "cpu"),
+        (False, "cuda"),
+        pytest.param(False, "cpu", marks=pytest.mark.slow),
+        pytest.param(True, "cuda", marks=pytest.mark.slow),
+    ],
+)
 def test_the_profile_is_that_of_all(
     monkeypatch: pytest.MonkeyPatch, recompute: bool, device: str
 ) -> None:

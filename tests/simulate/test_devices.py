@@ -20,11 +20,7 @@ FEW = [
     "mlp",
     "dlrm",
     "lstm",
-    "unet_transposed",
-    "encoder_pre_norm",
-    "nanogpt",
     "moe_index_add",
-    "t5",
 ]
 STEP = StepSettings(measure_workspaces=False)
 

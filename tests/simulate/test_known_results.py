@@ -105,7 +105,15 @@ def test_tensors_with_values_keep_them() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("name", ["nanogpt", "moe_index_add", "unet_transposed", "t5"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nanogpt",
+        "moe_index_add",
+        pytest.param("unet_transposed", marks=pytest.mark.slow),
+        pytest.param("t5", marks=pytest.mark.slow),
+    ],
+)
 def test_steps_take_the_same_memory_as_with_kernels(
     name: str, device: DeviceType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

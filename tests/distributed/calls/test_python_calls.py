@@ -23,7 +23,7 @@ def check_kinds(module: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("module", ["python_functions", "python_hooks"])
 def test_they_do_what_they_do_in_one_process(world: int, module: str) -> None:
     found = run_ranks(world, f"{__name__}:check_kinds", f"tests.distributed.{module}", 400)
