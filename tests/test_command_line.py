@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tensoropt_torch import cli
+from tensoropt_torch.cli.arguments import planning_of
+from tensoropt_torch.cli.measuring import add_validate
 
 
 def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -142,3 +145,9 @@ def test_an_interrupt_is_told_in_one_line(where: str, tmp_path: Path) -> None:
             process.kill()
     assert error == "tensoropt: interrupted\n"
     assert process.returncode == 130
+
+
+def test_strategies_that_a_job_runs_have_its_cluster() -> None:
+    parser = argparse.ArgumentParser()
+    add_validate(parser)
+    assert planning_of(parser.parse_args(["m.py:f"])).cluster is None

@@ -23,12 +23,16 @@ from tensoropt_torch.tasks import AutocastDType, Example, PlanningOptions, model
 DEFAULTS = PlanningOptions()
 
 
-def add_model(parser: argparse.ArgumentParser, *, no_devices: str | None = None) -> None:
+def add_model(
+    parser: argparse.ArgumentParser, *, no_devices: str | None = None, in_job: bool = False
+) -> None:
     """A model, and how it is planned for: what ``load_example`` and ``planning_of`` read.
-    ``no_devices``: why a command takes no ``--devices``."""
+    ``no_devices``: why a command takes no ``--devices``. ``in_job``: whether a job runs it, whose
+    machine is the cluster if none is given."""
     add_model_source(parser)
     _add_batch(parser)
-    parser.add_argument("--cluster", default="cpu", help="preset or cluster file")
+    default, words = (None, "; by default the job's") if in_job else ("cpu", "")
+    parser.add_argument("--cluster", default=default, help=f"preset or cluster file{words}")
     if no_devices is None:
         parser.add_argument("--devices", type=int, help="by default all of the cluster")
     else:

@@ -31,7 +31,8 @@ def add_profile_hardware(parser: argparse.ArgumentParser) -> None:
 
 def add_validate(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``tensoropt validate``."""
-    add_model(parser, no_devices="strategies are of the processes that torchrun starts")
+    why = "strategies are of the processes that torchrun starts"
+    add_model(parser, no_devices=why, in_job=True)
     defaults = ValidationOptions()
     parser.add_argument("--strategies", type=int, default=defaults.strategies)
     parser.add_argument("--steps", type=int, default=defaults.steps)
