@@ -96,11 +96,16 @@ def _on_one_kind_of_costs(request: StrategyRequest) -> StrategyRequest:
     planning = request.planning
     if planning.max_stages == 1:
         return request
-    if planning.validate:
-        raise TensorOptError(
-            f"max_stages={planning.max_stages} is not supported with validate=: plans in stages "
-            "are found by the description of the cluster; leave one of them out"
-        )
+    measured = {
+        "validate=": bool(planning.validate),
+        "measuring=": planning.measuring != MeasureOptions(),
+    }
+    for name, is_given in measured.items():
+        if is_given:
+            raise TensorOptError(
+                f"max_stages={planning.max_stages} is not supported with {name}: plans in stages "
+                "are found by the description of the cluster; leave one of them out"
+            )
     if planning.measure:
         log.info("plans with and without stages are compared by the description of the cluster")
     return replace(request, planning=replace(planning, measure=False))

@@ -13,6 +13,7 @@ import torch
 from tensoropt_torch import (
     Cluster,
     Example,
+    MeasureOptions,
     PlanningOptions,
     StagedPlan,
     TensorOptError,
@@ -147,3 +148,9 @@ def test_profiles_have_the_better_of_both() -> None:
 def test_wrong_options_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(TensorOptError, match=message):
         find_frontier(example(), num_devices=DEVICES, planning=options(**changes))
+
+
+def test_options_of_measuring_are_refused() -> None:
+    asked = options(measuring=MeasureOptions(budget_s=5.0))
+    with pytest.raises(TensorOptError, match="max_stages=2 is not supported with measuring="):
+        find_strategy(example(), num_devices=DEVICES, planning=asked)
