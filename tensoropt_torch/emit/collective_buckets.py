@@ -135,11 +135,11 @@ class _Writer:
         self._graph = graph
         self.last = after
 
-    def call(self, function: Callable[..., Any], *args: Any) -> fx.Node:
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
         with self._graph.inserting_after(self.last):
-            node = self._graph.call_function(function, args)
+            node = self._graph.call_function(function, args, kwargs)
         values = fx.map_arg(args, lambda operand: operand.meta["val"])
-        node.meta["val"] = function(*values)
+        node.meta["val"] = function(*values, **kwargs)
         self.last = node
         return node
 
@@ -202,6 +202,8 @@ def _share_out(
         assert wait is not None
         part = writer.call(operator.getitem, parts, index)
         own = writer.call(_ATEN.reshape.default, part, list(_value(member).shape))
+        if not _value(own).is_contiguous():  # as those who take it have seen it
+            own = writer.call(_ATEN.clone.default, own, memory_format=torch.contiguous_format)
         followers = _followers(wait) if moves else []
         wait.replace_all_uses_with(own)
         for node in followers:

@@ -49,11 +49,12 @@ class GradientEdge:
 def gradient_edges(
     captured: CapturedModel, edges: EdgeIndex, program: _C.RankProgram
 ) -> dict[_C.SpaceEdgeId, GradientEdge]:
-    """At most one of each parameter, whose gradient has one edge to it; if the parameter is
-    used through a cast, preferably the edge before the gradient is cast."""
+    """At most one of each parameter, by whose program alone its gradient gets there; if the
+    parameter is used through a cast, preferably the edge before the gradient is cast."""
     found = {}
     for source in captured.parameters:
-        for node in _ways(source.placeholder):
+        own = edges.first.get(captured.lowering.values[source.placeholder][0])
+        for node in _ways(source.placeholder, own is not None and _sends(program, own)):
             edge = edges.first.get(captured.lowering.values[node][0])
             if edge is None:
                 continue
@@ -65,8 +66,13 @@ def gradient_edges(
     return found
 
 
-def _ways(parameter: fx.Node) -> Iterator[fx.Node]:
+def _sends(program: _C.RankProgram, edge: _C.SpaceEdgeId) -> bool:
+    return bool(program.reshard(edge).backward.steps)
+
+
+def _ways(parameter: fx.Node, sends_on: bool) -> Iterator[fx.Node]:
+    """``sends_on``: the edge of the parameter itself sends its gradient somewhere."""
     users = list(parameter.users)
-    if len(users) == 1 and is_cast(users[0]):
+    if len(users) == 1 and is_cast(users[0]) and not sends_on:
         yield users[0]
     yield parameter

@@ -169,7 +169,7 @@ def labels(plan: Plan, case_name: str) -> str:
     assert plan.captured is not None
     rows = make_space(plan.captured, plan.settings).nodes()
     chosen = zip(rows, plan.choices.labels, strict=True)
-    texts = [f"{row['name']}={label}" for row, label in chosen if len(row.configs) > 1]
+    texts = [f"{row.name}={label}" for row, label in chosen if len(row.configs) > 1]
     return f"{case_name}: " + "; ".join(texts)
 
 

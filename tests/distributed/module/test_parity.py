@@ -147,6 +147,8 @@ MICRO_BATCHES = [
     (2, Job("mixed", torch.float64, points=8, randoms=12, micro_batches=2, tolerance=1e-4)),
     (4, Job("odd_257_tied", torch.float64, points=8, randoms=16, micro_batches=2)),
     (3, Job("odd_1009", torch.float64, points=8, randoms=16, micro_batches=4, recompute=True)),
+    (4, Job("odd_fused", torch.float64, points=8, randoms=16, micro_batches=2, tolerance=1e-4)),
+    (2, Job("odd_fused", torch.float64, points=8, randoms=16, micro_batches=2, tolerance=1e-4)),
 ]
 FULL_SPACE = [(4, Job("mlp", torch.float64, points=6, randoms=12, space="full"))]
 KNOWN = [(4, Job("llama", torch.float64, points=2, randoms=0, known=True))]
@@ -194,7 +196,8 @@ FEW = [
     MIXED[1],
     RECOMPUTATION[0],
     MICRO_BATCHES[0],
-    MICRO_BATCHES[-2],
+    MICRO_BATCHES[-1],
+    MICRO_BATCHES[-4],
     FULL_SPACE[0],
     BASELINES[0],
 ]
