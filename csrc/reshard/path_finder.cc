@@ -95,6 +95,18 @@ class PathTrees {
     return tree_of(layouts_.index_of(from)).time_s[layouts_.index_of(to)];
   }
 
+  // The same if the tree is built already, else infinite. For any layouts: trees
+  // begin at layouts that were checked, and no path leads to one that does not
+  // fit.
+  double known_s(const Layout& from, const Layout& to) const {
+    const int source = layouts_.index_of(from);
+    const int target = layouts_.index_of(to);
+    const Tree* tree = source < 0 || target < 0
+                           ? nullptr
+                           : trees_[source].load(std::memory_order_acquire);
+    return tree ? tree->time_s[target] : std::numeric_limits<float>::infinity();
+  }
+
   Steps steps(const Layout& from, const Layout& to) {
     const int source = layouts_.index_of(from);
     const Tree& tree = tree_of(source);
@@ -130,13 +142,23 @@ class PathTrees {
   std::vector<std::atomic<Tree*>> trees_;  // by source; null: not built yet
 };
 
-// Alike neighbours that go from one placement to one placement are tied.
-AxisRuns runs_between(const Mesh& mesh, const Layout& from, const Layout& to) {
+// Alike neighbours that go from one placement to one placement are tied: the
+// axes that are tied to the one before.
+AxisSet tied_between(const Mesh& mesh, const Layout& from, const Layout& to) {
+  AxisSet tied = 0;
+  for (int axis = 1; axis < from.num_axes(); ++axis) {
+    if (from[axis - 1] == from[axis] && to[axis - 1] == to[axis] &&
+        mesh.alike(axis - 1, axis)) {
+      tied |= AxisSet{1} << axis;
+    }
+  }
+  return tied;
+}
+
+AxisRuns runs_of(AxisSet tied, int num_axes) {
   AxisRuns runs;
-  for (int axis = 0; axis < from.num_axes(); ++axis) {
-    const bool joins = axis > 0 && mesh.alike(axis - 1, axis) &&
-                       from[axis - 1] == from[axis] && to[axis - 1] == to[axis];
-    if (!joins) runs.push_back(0);
+  for (int axis = 0; axis < num_axes; ++axis) {
+    if ((tied >> axis & 1) == 0) runs.push_back(0);
     runs.back() |= AxisSet{1} << axis;
   }
   return runs;
@@ -177,6 +199,10 @@ class ExactFinder : public PathFinder {
   bool is_exact() const override { return true; }
 
   std::optional<double> time_s(const Layout& from, const Layout& to) override {
+    if (from != to) {
+      const double known_s = trees_.known_s(from, to);
+      if (known_s < std::numeric_limits<double>::infinity()) return known_s;
+    }
     check(from);
     check(to);
     return from == to ? 0 : trees_.time_s(from, to);
@@ -197,15 +223,19 @@ class ExactFinder : public PathFinder {
 class TiedFinder : public PathFinder {
  public:
   TiedFinder(MoveCosts costs, std::uint32_t dims, int max_layouts)
-      : PathFinder(std::move(costs), dims), max_layouts_(max_layouts) {}
+      : PathFinder(std::move(costs), dims),
+        max_layouts_(max_layouts),
+        known_(std::size_t{1} << costs_.mesh().num_axes()) {}
 
   bool is_exact() const override { return false; }
 
   std::optional<double> time_s(const Layout& from, const Layout& to) override {
+    const double known_s = this->known_s(from, to);
+    if (known_s < std::numeric_limits<double>::infinity()) return known_s;
     check(from);
     check(to);
     if (from == to) return 0;
-    PathTrees* trees = trees_of(runs_between(costs_.mesh(), from, to));
+    PathTrees* trees = trees_of(tied_between(costs_.mesh(), from, to));
     if (trees == nullptr) return std::nullopt;
     return trees->time_s(from, to);
   }
@@ -214,20 +244,35 @@ class TiedFinder : public PathFinder {
     check(from);
     check(to);
     if (from == to) return {};
-    PathTrees* trees = trees_of(runs_between(costs_.mesh(), from, to));
+    PathTrees* trees = trees_of(tied_between(costs_.mesh(), from, to));
     if (trees == nullptr) return search(from, to);
     return {trees->steps(from, to), trees->time_s(from, to)};
   }
 
  private:
+  // Infinite if it was not asked for before.
+  double known_s(const Layout& from, const Layout& to) const {
+    const int num_axes = costs_.mesh().num_axes();
+    const PathTrees* trees = nullptr;
+    if (from != to && from.num_axes() == num_axes &&
+        to.num_axes() == num_axes) {
+      const AxisSet tied = tied_between(costs_.mesh(), from, to);
+      trees = known_[tied].load(std::memory_order_acquire);
+    }
+    return trees ? trees->known_s(from, to)
+                 : std::numeric_limits<double>::infinity();
+  }
+
   // Null if there are too many layouts.
-  PathTrees* trees_of(const AxisRuns& runs) {
+  PathTrees* trees_of(AxisSet tied) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto [entry, added] = trees_.try_emplace(runs);
+    const auto [entry, added] = trees_.try_emplace(tied);
     if (added) {
+      const AxisRuns runs = runs_of(tied, costs_.mesh().num_axes());
       const AllowedAxes allowed = all_placements(costs_, runs, dims_);
       if (num_layouts(allowed, runs.size()) <= max_layouts_) {
         entry->second = std::make_unique<PathTrees>(costs_, runs, allowed);
+        known_[tied].store(entry->second.get(), std::memory_order_release);
       }
     }
     return entry->second.get();
@@ -235,7 +280,8 @@ class TiedFinder : public PathFinder {
 
   // Over Replicate and the placements of the two ends.
   FoundPath search(const Layout& from, const Layout& to) const {
-    AxisRuns runs = runs_between(costs_.mesh(), from, to);
+    AxisRuns runs = runs_of(tied_between(costs_.mesh(), from, to),
+                            costs_.mesh().num_axes());
     AllowedAxes allowed{};
     for (std::size_t run = 0; run < runs.size(); ++run) {
       const int axis = std::countr_zero(runs[run]);
@@ -255,7 +301,8 @@ class TiedFinder : public PathFinder {
 
   const int max_layouts_;
   std::mutex mutex_;
-  std::map<AxisRuns, std::unique_ptr<PathTrees>> trees_;
+  std::map<AxisSet, std::unique_ptr<PathTrees>> trees_;  // by tied axes
+  std::vector<std::atomic<PathTrees*>> known_;           // the same
 };
 
 }  // namespace
