@@ -876,6 +876,10 @@ class SearchSpace:
         """
         The call that a rank makes in a config; cost/local_call.h.
         """
+    def may_improve_in_flights(self, numbers: collections.abc.Sequence[int], options: SearchOptions) -> bool:
+        """
+        Whether strategies may improve on the others of the options, with a number in flight of its own for each node of the graph.
+        """
     def network_time(self, strategy: Strategy) -> float:
         """
         Seconds of a strategy's reshards and inner collectives.
@@ -909,10 +913,6 @@ class SearchSpace:
     def search_in_flight(self, number: int, options: SearchOptions) -> SearchResult:
         """
         As search, with so many micro-batches in flight, of which the tables were built.
-        """
-    def search_in_flights(self, numbers: collections.abc.Sequence[int], options: SearchOptions) -> SearchResult:
-        """
-        The same with a number of its own for each node of the graph.
         """
     def strategy(self, configs: collections.abc.Sequence[str], edges: collections.abc.Mapping[SpaceEdgeId, str]) -> Strategy:
         """

@@ -377,14 +377,16 @@ void bind_search_space(py::module_& module) {
            "tables "
            "were built.")
       .def(
-          "search_in_flights",
+          "may_improve_in_flights",
           [](SearchSpace& self, std::vector<int> numbers,
              const SearchOptions& options) {
-            return self.search_in_flights(by_node(std::move(numbers)), options);
+            return self.may_improve_in_flights(by_node(std::move(numbers)),
+                                               options);
           },
           py::arg("numbers"), py::arg("options"),
           py::call_guard<py::gil_scoped_release>(),
-          "The same with a number of its own for each node of the graph.")
+          "Whether strategies may improve on the others of the options, with a "
+          "number in flight of its own for each node of the graph.")
       .def(
           "least_of_parts",
           [](SearchSpace& self, std::vector<int> places,

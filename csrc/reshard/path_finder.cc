@@ -95,9 +95,9 @@ class PathTrees {
     return tree_of(layouts_.index_of(from)).time_s[layouts_.index_of(to)];
   }
 
-  // The same if the tree is built already, else infinite. For any layouts: trees
-  // begin at layouts that were checked, and no path leads to one that does not
-  // fit.
+  // The same if the tree is built already, else infinite. For any layouts:
+  // trees begin at layouts that were checked, and no path leads to one that
+  // does not fit.
   double known_s(const Layout& from, const Layout& to) const {
     const int source = layouts_.index_of(from);
     const int target = layouts_.index_of(to);

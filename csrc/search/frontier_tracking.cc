@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "common/workers.h"
+#include "search/memory_limits.h"
 #include "search/order/domains.h"
 #include "search/solution.h"
 #include "search/stage.h"
@@ -41,15 +42,6 @@ void validate(const Problem& problem, const SearchOptions& options) {
   TO_CHECK(options.max_conditioning_work >= 0,
            "max_conditioning_work must not be negative, got {}",
            options.max_conditioning_work);
-}
-
-MemoryLimits memory_limits(const SearchOptions& options) {
-  MemoryLimits limits{.most = options.memory_limit};
-  for (const double limit : options.pick_limits) {
-    if (limit < limits.most) limits.picks.push_back(limit);
-  }
-  if (std::isfinite(limits.most)) limits.picks.push_back(limits.most);
-  return limits;
 }
 
 StageOptions stage_options(const SearchOptions& options, Workers& workers,

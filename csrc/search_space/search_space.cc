@@ -4,6 +4,7 @@
 
 #include "common/check.h"
 #include "problem/propagation.h"
+#include "search/improvement.h"
 #include "space/space_problem.h"
 
 namespace tensoropt {
@@ -112,7 +113,7 @@ bool SearchSpace::is_shared_source(SpaceNodeId node) const {
          graph_->node(graph_node_of(at)).kind != NodeKind::kOp;
 }
 
-SearchResult SearchSpace::search_in_flights(
+bool SearchSpace::may_improve_in_flights(
     const IndexedVector<NodeId, int>& numbers, const SearchOptions& options) {
   TO_CHECK(numbers.size() == graph_->nodes().size(),
            "{} numbers in flight for {} nodes", numbers.size(),
@@ -132,7 +133,7 @@ SearchResult SearchSpace::search_in_flights(
     }
     mixed.edges.push_back(problem_at(edge.target).edges[e]);
   }
-  return tensoropt::search(mixed, options);
+  return may_improve(mixed, options);
 }
 
 std::vector<bool> SearchSpace::nodes_of(

@@ -79,12 +79,12 @@ class SearchSpace {
   void build_in_flight(const std::vector<int>& numbers, int num_threads);
   // Of a number whose tables were built.
   SearchResult search_in_flight(int number, const SearchOptions& options);
-  // What the parts of a model that is cut somewhere cost at least together: as
-  // search, with a number in flight of its own for each node of the graph.
-  // Parameters of several uses cost their memory; their edges cost nothing, as
-  // each part may have a copy for itself.
-  SearchResult search_in_flights(const IndexedVector<NodeId, int>& numbers,
-                                 const SearchOptions& options);
+  // Whether the parts of a model that is cut somewhere may together improve on
+  // `options.others` (search/improvement.h), with a number in flight of its own
+  // for each node of the graph. Parameters of several uses cost their memory;
+  // their edges cost nothing, as each part may have a copy for itself.
+  bool may_improve_in_flights(const IndexedVector<NodeId, int>& numbers,
+                              const SearchOptions& options);
   // The least that strategies of parts cost. Nodes of the graph have places;
   // a part has the operators at its places, and the sources that these use.
   // What joins it to the rest costs nothing.

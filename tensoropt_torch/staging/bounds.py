@@ -14,6 +14,7 @@ from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.searched import Points
 from tensoropt_torch.program.stage_schedules import ScheduleName
 from tensoropt_torch.stages.intervals import Interval
+from tensoropt_torch.staging.tables import InFlightSpace
 
 WEIGHTINGS = 9  # of memory and time, under which the least of a part is found
 
@@ -22,7 +23,7 @@ class StageBounds:
     """Of pipelines of one number of stages.
 
     Args:
-        space: of the whole graph, on the devices of a stage.
+        tables: of the whole graph, on the devices of a stage.
         places: of its nodes, see ``Intervals.places``.
         offered: the intervals that each stage may be.
         flight: how many micro-batches are in flight in a stage.
@@ -30,26 +31,24 @@ class StageBounds:
 
     def __init__(
         self,
-        space: _C.SearchSpace,
+        tables: InFlightSpace,
         search: SearchSettings,
         places: Sequence[int],
         offered: Sequence[tuple[int, Interval]],
         flight: Callable[[int], int],
     ) -> None:
-        self._space = space
         self._search = search
         self._places = places
         self._offered = offered
         self._flight = flight
         flights = {1, *(flight(stage) for stage, _ in offered)}
-        space.build_in_flight(sorted(flights), search.num_threads)
+        self._space = tables.with_tables(flights, search.num_threads)
 
-    def beats(self, known: Points, memory_limit: float) -> bool:
+    def beats(self, known: Points, memory_limit: float, pick_limits: Sequence[float] = ()) -> bool:
         """Whether all stages together may improve on what is known, in memory and time of the
         whole graph on the devices of a stage."""
-        options = self._search.options(memory_limit, others=known)
-        found = self._space.search_in_flights(self._least_flights(), options).points
-        return any(not is_matched(point, known) for point in found)
+        options = self._search.options(memory_limit, pick_limits, known)
+        return bool(self._space.may_improve_in_flights(self._least_flights(), options))
 
     def _least_flights(self) -> list[int]:
         """By node, how many micro-batches are in flight at least where it may be."""

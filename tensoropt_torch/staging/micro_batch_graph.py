@@ -38,6 +38,7 @@ from tensoropt_torch.staging.bounds import StageBounds, is_matched, least_step
 from tensoropt_torch.staging.options import StageOptions
 from tensoropt_torch.staging.parts import of_part, settings_of_part
 from tensoropt_torch.staging.step_times import held_bytes, transfer_s
+from tensoropt_torch.staging.tables import SpacesOfStages
 from tensoropt_torch.staging.uses import Use, in_pipelines
 from tensoropt_torch.telling.timeline import FORWARD_SHARE
 
@@ -94,6 +95,8 @@ class MicroBatchGraph:
         self._longer = self._spared = 1.0
         self._micro_batches = captured.micro_batches
         self._schedule: ScheduleName = "1f1b"
+        self._offered: dict[int, list[tuple[int, Interval]]] = {}
+        self.spaces = SpacesOfStages()
         pinned = cut_points(captured, task.stage_pins.begins)
         self.intervals = Intervals(captured, pinned)
 
@@ -175,16 +178,18 @@ class MicroBatchGraph:
 
     def offered(self, stages: int) -> list[tuple[int, Interval]]:
         """Which each of so many stages may be; none if some cannot be any."""
-        of_stages = self.intervals.of_stages(stages)
-        if not all(of_stages):
-            return []
-        return [(stage, one) for stage, several in enumerate(of_stages) for one in several]
+        if stages not in self._offered:
+            of_stages = self.intervals.of_stages(stages)
+            found = [(stage, one) for stage, several in enumerate(of_stages) for one in several]
+            self._offered[stages] = found if all(of_stages) else []
+        return self._offered[stages]
 
     def bounds(self, stages: int, offered: Sequence[tuple[int, Interval]]) -> StageBounds:
         """What these cost at least."""
         settings = self._settings(self._captured, self._count // stages)
+        tables = self.spaces.space(stages, None, lambda: make_space(self._captured, settings))
         return StageBounds(
-            make_space(self._captured, settings),
+            tables,
             self.search,
             self.intervals.places(),
             offered,
@@ -216,7 +221,8 @@ class MicroBatchGraph:
         least = least_step(self._schedule, stages, self._micro_batches)
         longer = stages * self._micro_batches / least
         whole = [(memory * stages, time * longer) for memory, time in known]
-        return bounds.beats(whole, self._limit * stages)
+        picks = [limit * stages for limit in self._pick_limits]
+        return bounds.beats(whole, self._limit * stages, picks)
 
     def _uses(
         self,
@@ -402,10 +408,14 @@ class _StageSpaces:
     def _space(self, interval: Interval) -> _C.SearchSpace | None:
         if interval.alike not in self._spaces:
             self._spaces[interval.alike] = None
-            space = self._graph.stage_space(self._stages, interval)
+            tables = self._graph.spaces.space(
+                self._stages,
+                interval.alike,
+                lambda: self._graph.stage_space(self._stages, interval),
+            )
             threads = self._graph.search.num_threads
-            space.build_in_flight(sorted(self._flights[interval.alike]), threads)
-            self._spaces[interval.alike] = space
+            flights = self._flights[interval.alike]
+            self._spaces[interval.alike] = tables.with_tables(flights, threads)
         return self._spaces[interval.alike]
 
 
