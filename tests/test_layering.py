@@ -103,7 +103,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
         "frontend/watching",
     ),
     "space": ("errors", "config", *FRONTEND),
-    "batches": ("errors", "frontend/passes", *FRONTEND, "space"),
+    "batches": ("errors", "collector", "frontend/passes", *FRONTEND, "space"),
     "telling": ("errors", "step_code", *TEXTS, "config", *FRONTEND, "space"),
     "stages": ("errors", "frontend/passes", *FRONTEND, "space", "batches"),
     "plan": ("errors", *TEXTS, "config", "frontend", *SPACE, "stages"),

@@ -26,6 +26,7 @@ from tensoropt_torch.batches.counted_losses import with_counts
 from tensoropt_torch.batches.refusals import refusal
 from tensoropt_torch.batches.value_rows import SplitRows, batch_rows
 from tensoropt_torch.batches.writer import MicroBatchWriter
+from tensoropt_torch.collector import without_collections
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.frontend.lowering import operator_name
 from tensoropt_torch.frontend.passes.nodes import changes_memory, running_statistics, value_of
@@ -36,6 +37,7 @@ def doubled(most: int) -> list[int]:
     return [2**power for power in range(1, most.bit_length())]
 
 
+@without_collections()
 def micro_batched(
     captured: CapturedModel, count: int, whole_inputs: Sequence[str] = (), *, deferred: bool = False
 ) -> CapturedModel:
