@@ -25,9 +25,16 @@ SEARCHED_AT_ONCE = 2  # numbers of micro-batches
 _ONLY_THE_ENDS = 1e9
 
 
-# The least bytes per device by number of micro-batches, whether there is recomputation, and the
-# sizes and levels of the mesh's axes.
-LeastMemory = dict[tuple[int, bool, tuple[tuple[int, int], ...]], float]
+# Sizes and levels of the axes of a mesh, outermost first, and of levels the outermost is 0.
+Axes = tuple[tuple[int, int], ...]
+# The least bytes per device by number of micro-batches, whether there is recomputation, and mesh.
+LeastMemory = dict[tuple[int, bool, Axes], float]
+
+
+def _inside(axes: Axes) -> Axes:
+    """The mesh of those that one step on the outermost axis joins."""
+    levels = [level for _, level in axes[1:]]
+    return tuple((size, level - min(levels)) for size, level in axes[1:])
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,19 @@ class Spaces:
             self._least[key] = float(ends.run(self.at(count).core).min_memory)
         return self._least[key]
 
+    def least_known(self, count: int) -> float:
+        """What any strategy in so many micro-batches needs at least, bytes per device, as far as
+        smaller meshes tell: leaving an axis out, a strategy of this mesh is one of theirs, and a
+        device then keeps at most as many times more as the axis has devices."""
+        axes, parts = self._mesh_axes, 1
+        while axes:
+            known = self._least.get((count, self.task.recompute, axes))
+            if known is not None:
+                return known / parts
+            parts *= axes[0][0]
+            axes = _inside(axes)
+        return 0.0
+
     def windows(
         self, limit: float, least_memory: Callable[[int], float], enough: int = 0
     ) -> Iterator[Sequence[int]]:
@@ -114,7 +134,8 @@ class Spaces:
         which looks at the most first, since on many machines nothing fits."""
 
         def fits(count: int) -> bool:
-            return least_memory(count) <= limit
+            # A space is not made for what cannot fit.
+            return self.least_known(count) <= limit and least_memory(count) <= limit
 
         counts = self.counts
         if enough in counts:

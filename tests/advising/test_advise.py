@@ -10,8 +10,20 @@ import pytest
 import torch
 from torch import nn
 
-from tensoropt_torch import Example, TensorOptError, advise, cli, find_frontier, load_cluster
+from tensoropt_torch import (
+    Example,
+    PlanningOptions,
+    TensorOptError,
+    advise,
+    cli,
+    find_frontier,
+    load_cluster,
+)
 from tensoropt_torch.advising import OURS, Price
+from tensoropt_torch.advising.parts import Parts
+from tensoropt_torch.advising.spaces import LeastMemory, Spaces
+from tensoropt_torch.config.machine_kinds import cluster_for
+from tensoropt_torch.tasks import task_of
 
 CONFIG = (
     "hf:llama,hidden_size=64,num_hidden_layers=1,num_attention_heads=4,num_key_value_heads=2,"
@@ -87,6 +99,24 @@ def test_machines_that_share_what_they_need_get_the_rows_of_each_alone() -> None
         assert together == alone
         smallest = min(memory for *_, memory in together)
     assert any(time_s is not None for *_, time_s, _ in together)
+
+
+def test_smaller_meshes_tell_what_larger_ones_need_at_least() -> None:
+    """So no space is made for micro-batches that cannot fit; of 16 devices the outermost axis is
+    between machines."""
+    least: LeastMemory = {}
+    for num_devices in (2, 4, 8, 16):
+        options = PlanningOptions(
+            cluster=cluster_for("h100", num_devices), recompute=True, measure=False
+        )
+        task = task_of(example(), options)
+        spaces = Spaces(task, Parts(task, 4), num_devices, least)
+        for count in spaces.counts:
+            known = spaces.least_known(count)
+            needed = spaces.least_memory(count)
+            assert known <= needed
+            assert (known > 0.4 * needed) == (num_devices > 2)
+            assert spaces.least_known(count) == needed
 
 
 def test_marked_rows_are_within_the_limit_by_their_peaks_and_have_others_below() -> None:
