@@ -69,7 +69,7 @@ def task_of(setup: Setup, search: SearchSettings, cluster: Cluster | None = None
 def paper_cluster(machines: int = 2) -> Cluster:
     """The paper's machines, as many as are asked for."""
     cluster = load_cluster(PRESET)
-    device = dataclasses.replace(cluster.device, memory_bytes=DEVICE_BYTES)
+    device = dataclasses.replace(cluster.device, name="V100 SXM2 32 GB", memory_bytes=DEVICE_BYTES)
     return with_machines(dataclasses.replace(cluster, device=device), machines)
 
 
