@@ -22,15 +22,9 @@ bool fits(const EdgeWay& way, const Projection& step) {
 // One edge between two ports.
 class Crossing {
  public:
-  Crossing(const EdgeSpec& edge, const Mesh& mesh,
-           const SharedResharder& values, const SharedResharder& gradients,
+  Crossing(const EdgeSpec& edge, const Mesh& mesh, const ReshardTimes& times,
            const Port& from, const Port& to)
-      : edge_(edge),
-        mesh_(mesh),
-        values_(values),
-        gradients_(gradients),
-        from_(from),
-        to_(to) {}
+      : edge_(edge), mesh_(mesh), times_(times), from_(from), to_(to) {}
 
   EdgeWays ways() const {
     EdgeWays ways;
@@ -41,10 +35,10 @@ class Crossing {
 
  private:
   void add_values(EdgeWays& ways) const {
-    const double once_s =
-        time_s(values_, from_.value, to_.value, edge_.forward_exposed);
-    const double bytes_after = local_bytes(*edge_.meta, to_.value, mesh_);
     const bool reshards = from_.value != to_.value;
+    const double once_s =
+        reshards ? time_s(times_.value_s, edge_.forward_exposed) : 0;
+    const double bytes_after = local_bytes(*edge_.meta, to_.value, mesh_);
     const auto add = [&](double kept_bytes, double each_s, Saved saved) {
       ways.add_value(
           {{.kept_bytes = kept_bytes, .micro_batch_s = each_s}, {saved}});
@@ -58,7 +52,7 @@ class Crossing {
       if (edge_.may_keep) add(bytes_after, once_s, kept());
       const double bytes_before = this->bytes_before();
       if (edge_.may_replay && bytes_before < bytes_after) {
-        const double replay_s = time_s(values_, from_.value, to_.value, 1);
+        const double replay_s = time_s(times_.value_s, 1);
         add(bytes_before, once_s + replay_s, Saved::kRemade);
       }
     }
@@ -71,8 +65,10 @@ class Crossing {
 
   void add_gradients(EdgeWays& ways) const {
     if (!edge_.backward) return ways.add_gradient({});
-    const double once_s = time_s(gradients_, to_.gradient, from_.gradient,
-                                 edge_.backward_exposed);
+    const double once_s =
+        to_.gradient == from_.gradient
+            ? 0
+            : time_s(times_.gradient_s, edge_.backward_exposed);
     if (!edge_.of_parameter) {
       return ways.add_gradient({{.micro_batch_s = once_s}, {}});
     }
@@ -97,10 +93,9 @@ class Crossing {
     return local_bytes(before, from_.value, mesh_);
   }
 
-  double time_s(const SharedResharder& resharder, const Layout& before,
-                const Layout& after, double exposed) const {
-    if (before == after) return 0;
-    return edge_.overhead_s + exposed * resharder.time_s(before, after);
+  // Of a reshard that is not empty.
+  double time_s(double alone_s, double exposed) const {
+    return edge_.overhead_s + exposed * alone_s;
   }
 
   Saved kept() const {
@@ -109,8 +104,7 @@ class Crossing {
 
   const EdgeSpec& edge_;
   const Mesh& mesh_;
-  const SharedResharder& values_;
-  const SharedResharder& gradients_;
+  const ReshardTimes& times_;
   const Port& from_;
   const Port& to_;
 };
@@ -142,10 +136,24 @@ void EdgeOptions::add(const EdgeOption& option) {
 }
 
 EdgeWays edge_ways(const EdgeSpec& edge, const Mesh& mesh,
+                   const ReshardTimes& times, const Port& from,
+                   const Port& to) {
+  return Crossing(edge, mesh, times, from, to).ways();
+}
+
+EdgeWays edge_ways(const EdgeSpec& edge, const Mesh& mesh,
                    const SharedResharder& values,
                    const SharedResharder& gradients, const Port& from,
                    const Port& to) {
-  return Crossing(edge, mesh, values, gradients, from, to).ways();
+  const auto time_s = [](const SharedResharder& resharder, const Layout& before,
+                         const Layout& after) {
+    return before == after ? 0 : resharder.time_s(before, after);
+  };
+  ReshardTimes times{.value_s = time_s(values, from.value, to.value)};
+  if (edge.backward) {
+    times.gradient_s = time_s(gradients, to.gradient, from.gradient);
+  }
+  return edge_ways(edge, mesh, times, from, to);
 }
 
 EdgeOptions edge_options(const EdgeWays& ways, const Projection& step) {

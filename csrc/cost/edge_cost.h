@@ -98,6 +98,17 @@ class EdgeWays {
   std::size_t num_gradients_ = 0;
 };
 
+// Seconds of the reshards of the value and of its gradient by themselves; 0
+// where there is none.
+struct ReshardTimes {
+  double value_s = 0;
+  double gradient_s = 0;
+};
+
+EdgeWays edge_ways(const EdgeSpec& edge, const Mesh& mesh,
+                   const ReshardTimes& times, const Port& from, const Port& to);
+
+// With the times that these reshards have.
 EdgeWays edge_ways(const EdgeSpec& edge, const Mesh& mesh,
                    const SharedResharder& values,
                    const SharedResharder& gradients, const Port& from,

@@ -1,5 +1,7 @@
 #include "space/space.h"
 
+#include <numeric>
+#include <tuple>
 #include <unordered_map>
 
 #include "common/check.h"
@@ -14,6 +16,52 @@ DimSet sharded_dims(const Layout& layout) {
     if (layout[axis].is_shard()) dims |= DimSet{1} << layout[axis].dim();
   }
   return dims;
+}
+
+// The dims of a tensor that layouts split, and those that they cut into parts
+// of different sizes.
+struct SplitDims {
+  DimSet all = 0;
+  DimSet uneven = 0;
+
+  void add(const SplitDims& other) {
+    all |= other.all;
+    uneven |= other.uneven;
+  }
+  void add(const Port& port, const Shape& counts, const Mesh& mesh) {
+    for (const Layout& layout : {port.value, port.gradient}) {
+      add({sharded_dims(layout), uneven_dims(counts, layout, mesh)});
+    }
+  }
+};
+
+// What the fastest paths between layouts of a tensor depend on. Tensors of
+// equally many bytes have the same where their dims can be cut alike, however
+// large each of them is.
+struct ReshardPaths {
+  std::int64_t num_bytes = 0;
+  DimSet uneven = 0;  // dims that are cut into unequal parts
+  // By dim: 0 if it stays whole, its size if it is uneven, else the largest
+  // number of equal parts that there can be.
+  std::vector<std::int64_t> cuts = {};
+
+  auto operator<=>(const ReshardPaths&) const = default;
+};
+
+ReshardPaths paths_of(const Shape& counts, std::int64_t unit_bytes,
+                      const SplitDims& splits, const Mesh& mesh) {
+  ReshardPaths paths{num_elements(counts) * unit_bytes, splits.uneven, {}};
+  for (std::size_t dim = 0; splits.all >> dim != 0; ++dim) {
+    std::int64_t cuts = 0;
+    if ((splits.all >> dim & 1) != 0) {
+      const bool uneven = (splits.uneven >> dim & 1) != 0;
+      cuts = uneven || counts[dim] == 0
+                 ? counts[dim]
+                 : std::gcd(counts[dim], std::int64_t{mesh.num_devices()});
+    }
+    paths.cuts.push_back(cuts);
+  }
+  return paths;
 }
 
 }  // namespace
@@ -97,37 +145,48 @@ void StrategySpace::add_edges() {
 
 // Reshards between layouts that occur need not pass by other dims.
 void StrategySpace::add_resharders() {
-  struct Splits {
-    DimSet dims = 0;
-    DimSet uneven = 0;
-  };
-  std::map<TensorKind, Splits> splits;
+  std::map<TensorKind, SplitDims> splits;
+  // Edges of repeated blocks have the same ends.
+  std::map<std::tuple<const ConfigList*, int, Shape>, SplitDims> sources;
+  std::map<std::tuple<const ConfigList*, int, Shape>, SplitDims> targets;
   for (const SpaceEdge& edge : edges_) {
     const Value& value = graph().value(edge.value);
-    Splits used;
-    const auto add = [&](const Port& port) {
-      for (const Layout& layout : {port.value, port.gradient}) {
-        used.dims |= sharded_dims(layout);
-        used.uneven |= uneven_dims(value.meta.counts(), layout, machine().mesh);
+    const Shape counts = value.meta.counts();
+    const ConfigList* source = nodes_[edge.source].configs;
+    const ConfigList* target = nodes_[edge.target].configs;
+    const auto [at_source, new_source] =
+        sources.try_emplace({source, edge.source_port, counts});
+    if (new_source) {
+      for (const SpaceConfig& config : source->configs) {
+        const Port& port = config.outputs[edge.source_port];
+        at_source->second.add(port, counts, machine().mesh);
       }
-    };
-    for (const SpaceConfig& config : nodes_[edge.source].configs->configs) {
-      add(config.outputs[edge.source_port]);
     }
-    for (const SpaceConfig& config : nodes_[edge.target].configs->configs) {
-      add(config.inputs[edge.target_port]);
+    const auto [at_target, new_target] =
+        targets.try_emplace({target, edge.target_port, counts});
+    if (new_target) {
+      for (const SpaceConfig& config : target->configs) {
+        const Port& port = config.inputs[edge.target_port];
+        at_target->second.add(port, counts, machine().mesh);
+      }
     }
     for (const TensorMeta& meta : {value.meta, model_.gradient_meta(value)}) {
-      Splits& all = splits[{meta.counts(), meta.unit_bytes()}];
-      all.dims |= used.dims;
-      all.uneven |= used.uneven;
+      SplitDims& all = splits[{meta.counts(), meta.unit_bytes()}];
+      all.add(at_source->second);
+      all.add(at_target->second);
     }
   }
+  std::map<ReshardPaths, std::shared_ptr<const TensorResharder>> by_paths;
   for (const auto& [tensor, used] : splits) {
     const auto& [counts, unit_bytes] = tensor;
-    resharders_.try_emplace(
-        tensor, machine().mesh, machine().collectives, machine().device, counts,
-        unit_bytes, TensorResharder::kMaxLayouts, used.dims, used.uneven);
+    auto& resharder =
+        by_paths[paths_of(counts, unit_bytes, used, machine().mesh)];
+    if (!resharder) {
+      resharder = std::make_shared<const TensorResharder>(
+          machine().mesh, machine().collectives, machine().device, counts,
+          unit_bytes, TensorResharder::kMaxLayouts, used.all, used.uneven);
+    }
+    resharders_.emplace(tensor, resharder);
   }
 }
 
@@ -171,7 +230,7 @@ void StrategySpace::check(const Strategy& strategy) const {
 }
 
 const TensorResharder& StrategySpace::resharder(const TensorMeta& meta) const {
-  return resharders_.at({meta.counts(), meta.unit_bytes()});
+  return *resharders_.at({meta.counts(), meta.unit_bytes()});
 }
 
 SharedResharder StrategySpace::value_resharder(const SpaceEdge& edge) const {

@@ -20,6 +20,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -124,7 +125,8 @@ class StrategySpace {
   std::vector<SpaceEdge> edges_;
   IndexedVector<NodeId, SpaceNodeId> node_of_;
   IndexedVector<ValueId, SpaceNodeId> relay_of_;
-  std::map<TensorKind, TensorResharder> resharders_;
+  // Tensors whose layouts have the same paths share one.
+  std::map<TensorKind, std::shared_ptr<const TensorResharder>> resharders_;
   // Of parameters and of their gradients, where they may share a bucket.
   std::map<TensorKind, MoveCosts> gathered_together_;
   std::map<TensorKind, MoveCosts> summed_together_;

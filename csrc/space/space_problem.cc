@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/workers.h"
+#include "space/known_times.h"
 
 namespace tensoropt {
 
@@ -167,6 +168,15 @@ std::vector<std::shared_ptr<const EdgeTable>> SpaceProblem::edge_tables(
   const int targets =
       static_cast<int>(space_.nodes()[edge.target].configs->configs.size());
   const EdgeKind kind = kind_of(edge);
+  std::vector<Port> source_ports;
+  std::vector<Port> target_ports;
+  for (int source = 0; source < sources; ++source) {
+    source_ports.push_back(space_.source_port(edge, source));
+  }
+  for (int target = 0; target < targets; ++target) {
+    target_ports.push_back(space_.target_port(edge, target));
+  }
+  KnownTimes times(kind.values, kind.gradients, source_ports, target_ports);
   std::vector<EdgeTable::Builder> builders(
       steps.size(), EdgeTable::Builder(sources, targets));
   for (int source = 0; source < sources; ++source) {
@@ -176,10 +186,14 @@ std::vector<std::shared_ptr<const EdgeTable>> SpaceProblem::edge_tables(
             : std::vector<bool>(static_cast<std::size_t>(targets), true);
     for (int target = 0; target < targets; ++target) {
       if (!allowed[target]) continue;
-      const auto ways = ways_of(edge, kind, source, target);
-      if (!ways) continue;
+      const auto spec = spec_of(edge, kind, source, target);
+      if (!spec) continue;
+      const EdgeWays ways =
+          edge_ways(*spec, space_.machine().mesh,
+                    times.between(source, target, spec->backward),
+                    source_ports[source], target_ports[target]);
       for (std::size_t step = 0; step < steps.size(); ++step) {
-        const EdgeOptions options = edge_options(*ways, steps[step]);
+        const EdgeOptions options = edge_options(ways, steps[step]);
         for (const EdgeOption& option : options.all()) {
           builders[step].add(
               source, target,

@@ -44,6 +44,54 @@ TEST(SpaceProblem, SeveralStepsGetTheProblemsThatEachGetsByItself) {
   }
 }
 
+TEST(SpaceProblem, TablesHaveTheOptionsOfEachPairOfConfigs) {
+  const SmallSpace small(SpaceOptions{.recompute = true});
+  const StrategySpace& space = *small.space;
+  for (const StepShape& shape : kShapes) {
+    const SpaceProblem costs(space, shape);
+    const Problem problem = costs.build(1);
+    for (std::size_t e = 0; e < space.edges().size(); ++e) {
+      const SpaceEdge& edge = space.edges()[e];
+      const EdgeTable& table = *problem.edges[e].table;
+      for (int s = 0; s < table.num_sources(); ++s) {
+        const EdgeTable::Row row = table.row(s);
+        for (const int t : row.targets) {
+          std::vector<Choice> expected;
+          for (const EdgeOption& one : costs.options_of(edge, s, t).all()) {
+            expected.push_back(
+                {one.memory_bytes, one.time_s, one.choice.tag()});
+          }
+          expect_equal(table.choices(s, t), expected);
+        }
+      }
+    }
+  }
+}
+
+TEST(SpaceProblem, TensorsThatShareAResharderHaveTheTimesOfTheirOwn) {
+  const SmallSpace small;
+  const StrategySpace& space = *small.space;
+  const auto meta_of = [&](ValueId value) -> const TensorMeta& {
+    return space.graph().value(value).meta;
+  };
+  EXPECT_EQ(&space.resharder(meta_of(small.w1)),
+            &space.resharder(meta_of(small.w2)));
+  for (const SpaceEdge& edge : space.edges()) {
+    const TensorMeta& meta = meta_of(edge.value);
+    const TensorResharder own(small.mesh, small.collectives, small.device,
+                              meta.counts(), meta.unit_bytes());
+    const auto& sources = space.nodes()[edge.source].configs->configs;
+    const auto& targets = space.nodes()[edge.target].configs->configs;
+    for (std::size_t s = 0; s < sources.size(); ++s) {
+      for (std::size_t t = 0; t < targets.size(); ++t) {
+        const Layout& from = space.source_port(edge, s).value;
+        const Layout& to = space.target_port(edge, t).value;
+        EXPECT_EQ(space.resharder(meta).time_s(from, to), own.time_s(from, to));
+      }
+    }
+  }
+}
+
 TEST(SpaceProblem, NodesCostTheirPartsInAStep) {
   const SmallSpace small(SpaceOptions{.recompute = true});
   const StrategySpace& space = *small.space;
