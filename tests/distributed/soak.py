@@ -217,7 +217,10 @@ def run(rounds: Sequence[Round], ranks: int, seconds: float) -> list[Outcome]:
             ranks, f"{HERE}:check", (rounds, seconds), seconds + START_S, preloaded=PRELOADED
         )
     except RankError as error:
-        return [Outcome(wrong=(str(error),))]
+        if len(rounds) == 1:
+            return [Outcome(wrong=(str(error),))]
+        alone = seconds / len(rounds)  # which of them it was, and what the others do
+        return [outcome for own in rounds for outcome in run([own], ranks, alone)]
     return [
         replace(outcomes[0], wrong=tuple(text for outcome in outcomes for text in outcome.wrong))
         for outcomes in zip(*of_ranks, strict=True)
