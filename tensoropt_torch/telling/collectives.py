@@ -43,6 +43,17 @@ class Collectives:
     num_bytes: float
     time_s: float
 
+    @property
+    def received_bytes(self) -> float:
+        """What one device receives of the others in all of them."""
+        ways = 2 if self.kind == "all_reduce" else 1  # a reduce-scatter and an all-gather
+        return ways * self.num_bytes * (self.group_size - 1) / self.group_size
+
+    @property
+    def name(self) -> str:
+        """E.g. ``all-gathers of parameters``."""
+        return f"{self.kind.replace('_', '-')}s of {self.moved}"
+
 
 @dataclass(frozen=True)
 class _Program:
