@@ -52,6 +52,7 @@ class PlanDescription:
         micro_batches: as how many of them a step runs the batch.
         num_held: how many parameters of such a step are resharded once, and then held.
         num_summed: how many gradients of parameters it adds up before they are reduced, once.
+        num_operators: how many there are.
     """
 
     sizes: tuple[int, ...]
@@ -63,6 +64,7 @@ class PlanDescription:
     micro_batches: int = 1
     num_held: int = 0
     num_summed: int = 0
+    num_operators: int = 0
 
 
 def describe(plan: Described) -> PlanDescription:
@@ -102,6 +104,7 @@ def described(space: _C.SearchSpace, plan: Described) -> PlanDescription:
         plan.settings.micro_batches,
         sum(edge.held for edge in edges),
         sum(edge.summed for edge in edges),
+        sum(bool(row.target) and row.target != "relay" for row in rows),
     )
 
 

@@ -20,6 +20,7 @@ from tensoropt_torch.telling.description import (
     shown_config,
     space_of,
 )
+from tensoropt_torch.telling.roles import Role, roles_of
 from tensoropt_torch.telling.work import WorkShare, work_in_words, work_shares
 from tensoropt_torch.units import dtype_name, format_bytes
 
@@ -53,6 +54,9 @@ class PlanDetails:
         operator_time: seconds of forward and backward, by the name of an operator.
         work: what splits the work of operators, the most of it first.
         run_again: seconds of what runs again in backward by kind of operator, the most first.
+        whole: bytes of parameters, of their gradients and of the optimizer's state, whole, of which
+            ``memory`` says what one device has.
+        roles: how modules are split, those that are split alike together.
     """
 
     description: PlanDescription
@@ -63,6 +67,8 @@ class PlanDetails:
     operator_time: Mapping[str, float]
     work: tuple[WorkShare, ...]
     run_again: Mapping[str, float] = field(default_factory=dict)
+    whole: Mapping[str, float] = field(default_factory=dict)
+    roles: tuple[Role, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -104,6 +110,12 @@ def details_of(plan: Described, space: _C.SearchSpace | None = None) -> PlanDeta
         {row.name: each * row.time_s for row in estimates},
         work_shares(space, plan),
         _run_again(estimates, description, each),
+        _whole(parameters),
+        roles_of(
+            ((row.name, row.splits, row.flops) for row in space.work(plan.choices.strategy(space))),
+            ((one.name, one.layout, one.num_bytes) for one in parameters),
+            description.sizes,
+        ),
     )
 
 
@@ -209,6 +221,15 @@ def _memory(parameters: Sequence[_Parameter], plan: Described) -> dict[str, floa
     }
     rest = plan.memory_bytes - sum(found.values())
     return found | {"kept for backward": rest}
+
+
+def _whole(parameters: Sequence[_Parameter]) -> dict[str, float]:
+    trained = [p for p in parameters if p.trained]
+    return {
+        "parameters": sum(p.num_bytes for p in parameters),
+        "gradients": sum(p.num_bytes for p in trained),
+        "optimizer state": sum(p.state_bytes for p in trained),
+    }
 
 
 def _run_again(

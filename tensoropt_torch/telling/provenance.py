@@ -62,8 +62,9 @@ def _origins(settings: Settings) -> Iterator[Origin]:
     )
     yield Origin("runtime", figures, runtime.source)
     if device.price_per_hour is not None:
-        price = f"{device.price_per_hour:g} an hour and device"
-        yield Origin(f"price: {price}", "", device.price_source or "source not given")
+        currency = device.price_currency or "of its currency"
+        price = f"{device.price_per_hour:g} {currency} an hour and device"
+        yield Origin("price", price, device.price_source or "source not given")
 
 
 def _device_figures(device: Device) -> str:

@@ -187,6 +187,8 @@ def details_of_stages(plan: DescribedStages) -> StagedDetails:
         {name: seconds for part in parts for name, seconds in part.operator_time.items()},
         of_stages[busiest.number][0].work,
         dict(sorted(again.items(), key=lambda one: -one[1])),
+        _sums(part.whole for part in of_stages[largest]),
+        tuple(role for part in parts for role in part.roles),
         tuple(rows),
         parts,
         stages_in_words(plan),
@@ -215,6 +217,7 @@ def _together(parts: Sequence[PlanDescription]) -> PlanDescription:
         parts[0].micro_batches,
         sum(part.num_held for part in parts),
         sum(part.num_summed for part in parts),
+        sum(part.num_operators for part in parts),
     )
 
 

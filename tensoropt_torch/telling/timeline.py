@@ -18,6 +18,7 @@ from tensoropt_torch.telling.details import PlanDetails
 FORWARD_SHARE = 1 / 3
 
 _WAITS = "waits for the network"
+COPIES = "copies and collectives of operators"
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class _Moved:
 
 def _waits(collectives: Sequence[Collectives], waited: float) -> dict[str, _Moved]:
     """Those of activations are waited for as they are, those of parameters for what is left of all
-    that is waited for."""
+    that is waited for. What is left then is no collective of a reshard."""
     alone: dict[tuple[str, bool], float] = {("forward", True): 0.0, ("backward", True): 0.0}
     for one in collectives:
         key = _phase(one.moved), "parameters" in one.moved
@@ -110,12 +111,12 @@ def _waits(collectives: Sequence[Collectives], waited: float) -> dict[str, _Move
         even = FORWARD_SHARE if phase == "forward" else 1 - FORWARD_SHARE
         exposed = rest * (seconds / whole if whole else even)
         what = "parameters" if phase == "forward" else "parameters and their gradients"
-        named = what if whole else "copies, and collectives of operators"
-        found[phase] = _Moved(
-            what,
-            max(0.0, seconds - exposed),
-            {named: exposed, "activations": scale * activations[phase]},
-        )
+        waited_for = {
+            what: min(exposed, seconds),
+            "activations": scale * activations[phase],
+            COPIES: max(0.0, exposed - seconds),
+        }
+        found[phase] = _Moved(what, max(0.0, seconds - exposed), waited_for)
     return found
 
 

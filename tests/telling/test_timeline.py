@@ -10,7 +10,7 @@ import pytest
 from tensoropt_torch.telling.collectives import Collectives
 from tensoropt_torch.telling.description import PlanDescription
 from tensoropt_torch.telling.details import PlanDetails
-from tensoropt_torch.telling.timeline import Span, Timeline, timeline_of
+from tensoropt_torch.telling.timeline import COPIES, Span, Timeline, timeline_of
 
 
 def moved(what: str, time_s: float) -> Collectives:
@@ -86,7 +86,18 @@ def test_nothing_is_hidden_behind_nothing() -> None:
 def test_waits_without_reshards_are_those_of_operators() -> None:
     found = timeline([], 3.0)
     check(found)
-    assert {span.name for span in found.network} == {"copies, and collectives of operators"}
+    assert {span.name for span in found.network} == {COPIES}
+
+
+def test_what_is_waited_for_beyond_collectives_has_a_piece_of_its_own() -> None:
+    found = timeline([moved("parameters", 1.0), moved("activations", 0.5)], 2.0)
+    check(found)
+    assert found.network == (
+        Span("parameters", 3.0, 1.0),
+        Span("activations", 4.0, 0.5),
+        Span(COPIES, 4.5, 0.5),
+    )
+    assert found.hidden_s == 0
 
 
 def test_without_waits_the_device_computes() -> None:
