@@ -17,6 +17,7 @@ class Line:
         form: ``steps`` for frontiers, where a point holds until the next one; ``line``, or
             ``points`` that nothing joins; ``area``: a line that is filled to the axis.
         labels: that stand at points, by their index.
+        faint: indices of points that count less.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Line:
     texts: Sequence[str] = ()
     form: Literal["steps", "line", "points", "area"] = "line"
     labels: Sequence[tuple[int, str]] = ()
+    faint: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Chart:
                     "texts": list(line.texts),
                     "form": line.form,
                     "labels": list(line.labels),
+                    "faint": list(line.faint),
                 }
                 for line in self.lines
             ],

@@ -22,7 +22,13 @@ from tensoropt_torch.layer_names import listed_names
 from tensoropt_torch.pages.charts import Chart
 from tensoropt_torch.pages.mesh import Drawings
 from tensoropt_torch.pages.optional import needed_for
-from tensoropt_torch.units import format_bytes, format_seconds
+from tensoropt_torch.units import (
+    format_bytes,
+    format_part,
+    format_seconds,
+    format_share,
+    format_step,
+)
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -58,6 +64,9 @@ class Page:
         environment.filters |= {
             "bytes": format_bytes,
             "seconds": format_seconds,
+            "step": format_step,
+            "part": format_part,
+            "share": format_share,
             "in_json": in_json,
             "listed": listed_names,
         }

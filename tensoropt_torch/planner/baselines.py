@@ -22,7 +22,7 @@ from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.frontier_view import Peak
-from tensoropt_torch.planner.points import BEST, OURS, pick_index
+from tensoropt_torch.planner.points import BEST, OURS, named_points, pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
@@ -103,7 +103,8 @@ class Comparison:
     """All baselines next to the whole frontier (``ours``).
 
     ``picks`` are by name what has a simulated peak within the limit, None for who has nothing;
-    None as a whole where the limit is compared with sums.
+    None as a whole where the limit is compared with sums. ``simulated`` gives the simulated peak of
+    a plan, in bytes per device, as they were picked by.
     """
 
     num_devices: int
@@ -112,26 +113,37 @@ class Comparison:
     ours: Baseline
     _frontier: Frontier | None = field(default=None, compare=False, repr=False)
     picks: Mapping[str, Picked | None] | None = None
+    simulated: Callable[[Plan | StagedPlan], int] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     def report(
         self, path: str | Path, *, counts: Sequence[ProfileRow] = (), peak: Peak | None = None
     ) -> None:
         """Writes a page of the frontier with the baselines beside it to one HTML file; as
         ``Frontier.report``."""
-        picked, ours = None, None
+        additions = planner.Additions(self.memory_limit, self.baselines, counts, peak)
         if self.picks is not None:
-            picked = {name: one.index if one else None for name, one in self.picks.items()}
             ours = self.picks[self.ours.name]
-        additions = planner.Additions(
-            self.memory_limit,
-            self.baselines,
-            counts,
-            peak,
-            ours.known if ours else {},
-            picked,
-            ours.peak_bytes if ours else None,
-        )
+            additions = replace(
+                additions,
+                peaks=self._named_peaks(ours.known if ours else {}),
+                picked={name: one.index if one else None for name, one in self.picks.items()},
+                picked_peaks={name: one.peak_bytes for name, one in self.picks.items() if one},
+            )
         planner.write_frontier_page(path, self.frontier.view, additions)
+
+    def _named_peaks(self, known: Mapping[int, int]) -> Mapping[int, int]:
+        """Those that are known, with those of the ends and of the knee of the frontier."""
+        if self.simulated is None:
+            return known
+        missing = [index for index in named_points(self.ours.points) if index not in known]
+        with progress("simulating peaks of the page", len(missing), ticking=True) as done:
+            found = {}
+            for index in missing:
+                found[index] = self.simulated(self.ours.plan(index))
+                done()
+        return {**known, **found}
 
     @property
     def frontier(self) -> Frontier:

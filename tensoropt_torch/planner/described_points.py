@@ -14,7 +14,7 @@ from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.telling.description import model_at_hand
 from tensoropt_torch.telling.details import PlanDetails, details_of, outlines_of
 from tensoropt_torch.telling.stages import StagedDetails, StageRow, details_of_stages
-from tensoropt_torch.units import format_costs
+from tensoropt_torch.units import format_bytes, format_step
 
 # How many points are looked into, besides those that have names.
 DESCRIBED = 6
@@ -40,7 +40,8 @@ class PointView:
     def title(self) -> str:
         """Names, costs and number."""
         names = f"{self.names[0].upper()}{self.names[1:]}: " if self.names else ""
-        return f"{names}{format_costs(self.memory_bytes, self.time_s)} (point {self.index})"
+        kept, step = format_bytes(self.memory_bytes), format_step(self.time_s)
+        return f"{names}keeps {kept} per device, {step} a step (point {self.index})"
 
 
 class PlanWords:

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tensoropt_torch.checks import check_memory_limit
 from tensoropt_torch.config import Cluster, parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.pages.charts import Chart, rounded
 from tensoropt_torch.pages.page import Page, write_page
-from tensoropt_torch.plan import Plan, Settings, StagedPlan
+from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.planner.described_points import PlanWords, PointView, described_points
 from tensoropt_torch.planner.device_counts import ProfileRow, cost_of_step, rates_of
 from tensoropt_torch.planner.explanation import explanation_of
 from tensoropt_torch.planner.folding import fold_choices, fold_fallbacks
 from tensoropt_torch.planner.frontier_view import FrontierView, Peak
 from tensoropt_torch.planner.page_charts import Points, count_charts, frontier_chart, memory_chart
+from tensoropt_torch.planner.page_opening import (
+    Sentence,
+    moved_and_waited,
+    opening,
+    with_less_memory,
+)
+from tensoropt_torch.planner.page_others import (
+    Beside,
+    Strategies,
+    beside,
+    seconds_beside,
+    why_it_does_not_fit,
+)
+from tensoropt_torch.planner.page_peaks import Peaks, PointPeak
 from tensoropt_torch.planner.page_splits import splits_of
 from tensoropt_torch.planner.page_words import (
     Rate,
@@ -28,28 +42,13 @@ from tensoropt_torch.planner.page_words import (
     model_in_words,
     model_name,
     number_of_parameters,
-    sentences,
-    with_less_memory,
+    overlap_in_words,
 )
 from tensoropt_torch.planner.points import BEST, notable_points, pick_index
 from tensoropt_torch.planner.step_work import step_work
-from tensoropt_torch.telling.because import costs_in, why_faster
 from tensoropt_torch.telling.provenance import provenance
 from tensoropt_torch.telling.timeline import Timeline, timeline_of
 from tensoropt_torch.units import format_bytes, format_seconds
-
-
-class Strategies(Protocol):
-    """Those of one system: its name, also as its users say it, (memory_bytes, time_s) points by
-    ascending memory, and their plans."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def points(self) -> Points: ...
-    def plan(self, index: int, /) -> Plan | StagedPlan: ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Additions:
         peaks: simulated peaks of points of the frontier, by their numbers, as far as known.
         picked: numbers of the points that are picked at the limit by simulated peaks, by the
             names of the frontier and of the baselines; by default picks are those of the sums.
-        peak_bytes: of the frontier's pick, where its peak is known and the course is not.
+        picked_peaks: their simulated peaks, as far as known.
     """
 
     memory_limit: float | None = None
@@ -73,7 +72,7 @@ class Additions:
     peak: Peak | None = None
     peaks: Mapping[int, int] = field(default_factory=dict)
     picked: Mapping[str, int | None] | None = None
-    peak_bytes: int | None = None
+    picked_peaks: Mapping[str, int] = field(default_factory=dict)
 
     def pick(self, name: str, points: Points, limit: float) -> int | None:
         """What is picked of some strategies."""
@@ -114,18 +113,6 @@ def frontier_page(view: FrontierView, additions: Additions) -> str:
     return _Frontier(view, additions).html()
 
 
-@dataclass(frozen=True)
-class _Pick:
-    """Which of some strategies is picked at the limit, what it does, and how much faster or slower
-    ours is, and why."""
-
-    title: str
-    points: Points
-    picked: int | None
-    summary: str
-    because: str
-
-
 class _Frontier:
     """What the page shows of a frontier."""
 
@@ -147,17 +134,8 @@ class _Frontier:
 
     def html(self) -> str:
         view, settings = self._view, self._view.settings
-        outlines = self._outlines()
-        first = self._first
-        timeline = timeline_of(first.details)
+        timeline = timeline_of(self._first.details)
         peak = self._additions.peak if self._pick is not None else None
-        fits = self._pick is not None
-        peak_bytes = peak.peak_bytes if peak else self._additions.peak_bytes
-        memory = (
-            ("memory of a device at its peak", format_bytes(peak_bytes))
-            if peak_bytes
-            else ("memory that a device keeps", format_bytes(first.memory_bytes))
-        )
         return Page("frontier.html.jinja", self._title).html(
             self._charts(peak),
             settings=settings,
@@ -166,46 +144,66 @@ class _Frontier:
             limit=self._limit,
             device=self._cluster.device,
             share=self._limit / self._cluster.device.memory_bytes,
-            tiles=list(self._rate.tiles(first.time_s, memory)) if fits else [],
-            sentences=self._sentences(timeline, peak_bytes),
+            tiles=self._tiles(),
+            sentences=self._sentences(timeline, peak),
             rate=self._rate,
-            first=first,
+            first=self._first,
             second=self._second,
             timeline=timeline,
+            overlap=overlap_in_words(settings, timeline),
             points=self._described,
             gains=gains(self._described),
+            moved_and_waited=moved_and_waited,
             choices=fold_choices([point.details for point in self._described]),
             splits=splits_of,
             picks=self._picks(),
             rows=[
-                (index, *point, outline)
-                for index, (point, outline) in enumerate(zip(view.points, outlines, strict=True))
+                (index, *point, self._peaks.of(index)) for index, point in enumerate(view.points)
             ],
-            baselines=self._beside(),
+            baselines=self._beside,
             counts=[self._count(row) for row in self._additions.counts],
             peak=peak,
-            peak_bytes=peak_bytes,
+            peaks=self._peaks,
             fallbacks=fold_fallbacks(explanation_of(view.captured, settings)),
             origins=provenance(settings),
             staged=any(point.rows for point in self._described),
             axes=_axes(settings),
             pick=self._pick,
-            knee=next(point for point in self._described if "knee" in point.names),
+            named=[point for point in self._described if point.names],
         )
 
-    def _sentences(self, timeline: Timeline, peak_bytes: int | None) -> list[str]:
+    def _tiles(self) -> list[tuple[str, str]]:
+        """None where nothing fits."""
+        if self._pick is None:
+            return []
+        peak = self._peaks.known.get(self._pick)
+        memory = (
+            ("memory of a device at its peak", format_bytes(peak))
+            if peak
+            else ("memory that a device keeps", format_bytes(self._first.memory_bytes))
+        )
+        return list(self._rate.tiles(self._first.time_s, memory))
+
+    def _sentences(self, timeline: Timeline, peak: Peak | None) -> list[Sentence]:
         """What the pick does, and what less memory would cost."""
-        view = self._view
-        found = [*sentences(self._first.details, timeline, peak_bytes)]
-        if self._pick is not None:
-            found.append(
-                with_less_memory(
-                    view.points,
-                    self._pick,
-                    self._limit,
-                    lambda index: self._words.details(view.plan(index)),
-                )
+        view, first = self._view, self._first
+        found = [
+            *opening(
+                first.details,
+                timeline,
+                self._peaks.known.get(first.index),
+                peak.categories if peak else {},
             )
+        ]
+        if self._pick is not None:
+            less = with_less_memory(
+                view.points,
+                self._pick,
+                self._limit,
+                self._peaks,
+                lambda index: self._words.details(view.plan(index)),
+            )
+            found.append(("With less memory", less))
         return found
 
     def _outlines(self) -> list[str]:
@@ -256,9 +254,8 @@ class _Frontier:
             (view.name, view.points),
             {point.index: point.names for point in self._described if point.names},
             list(self._others.items()),
-            self._start,
-            self._limit,
-            self._cluster.device.memory_bytes,
+            self._peaks,
+            (self._start, self._limit, self._cluster.device.memory_bytes),
         )
         costs = {
             row.num_devices: _last_cost(view.settings, row)
@@ -270,12 +267,17 @@ class _Frontier:
             found.append(memory_chart(peak.curve, peak.begins, self._limit, peak.peak_bytes))
         return found
 
-    @property
-    def _peaks(self) -> Mapping[int, int]:
-        """Of points of the frontier, by their numbers, as far as they are known."""
-        peak = self._additions.peak
-        own = {self._pick: peak.peak_bytes} if peak and self._pick is not None else {}
-        return {**self._additions.peaks, **own}
+    @cached_property
+    def _peaks(self) -> Peaks:
+        """Of points of the frontier, as far as they are known."""
+        additions = self._additions
+        known = dict(additions.peaks)
+        if self._pick is not None:
+            if self._view.name in additions.picked_peaks:
+                known[self._pick] = additions.picked_peaks[self._view.name]
+            if additions.peak:
+                known[self._pick] = additions.peak.peak_bytes
+        return Peaks(self._view.points, known)
 
     @cached_property
     def _others(self) -> dict[str, Points]:
@@ -283,42 +285,52 @@ class _Frontier:
         several = [one for one in self._additions.baselines if one.name != BEST]
         return {one.title: notable_points(one.points) for one in several}
 
-    def _times_beside(self) -> Iterator[tuple[str, float | None]]:
-        """Seconds of what is picked of each of the others at the limit; None: nothing fits."""
-        for one in self._additions.baselines:
-            if one.name != BEST and one.points:
-                picked = self._additions.pick(one.name, one.points, self._limit)
-                yield one.title, None if picked is None else rounded(one.points[picked][1])
-
-    def _beside(self) -> list[_Pick]:
+    @cached_property
+    def _beside(self) -> list[Beside]:
         """What is picked of the frontier and of the baselines, if there are any."""
         view, additions = self._view, self._additions
         if not additions.baselines:
             return []
-        ours = self._first if self._pick is not None else None
-        summary = ours.details.summary if ours else ""
-        found = [_Pick(view.name, view.points, self._pick, summary, "")]
-        for one in additions.baselines:
-            if one.name == BEST:
-                continue
-            picked = additions.pick(one.name, one.points, self._limit)
-            if picked is None:
-                found.append(_Pick(one.title, one.points, None, "", ""))
-                continue
-            details = self._words.details(one.plan(picked))
-            because = (
-                why_faster(costs_in(ours.details), costs_in(details), one.title) if ours else ""
-            )
-            found.append(_Pick(one.title, one.points, picked, details.summary, because))
-        return found
+        first = self._first
+        fits = self._pick is not None
+        compared = (
+            "this is the pick"
+            if fits
+            else why_it_does_not_fit(first.details, first.memory_bytes, self._limit)
+        )
+        ours = Beside(
+            view.name,
+            first.memory_bytes,
+            first.time_s if fits else None,
+            self._peaks.known.get(first.index),
+            compared,
+            first.details.summary,
+        )
+        return [ours, *(self._other(one) for one in additions.baselines if one.name != BEST)]
+
+    def _other(self, one: Strategies) -> Beside:
+        additions = self._additions
+        return beside(
+            one,
+            additions.pick(one.name, one.points, self._limit) if one.points else None,
+            additions.picked_peaks.get(one.name),
+            self._limit,
+            self._first.details if self._pick is not None else None,
+            self._words,
+        )
 
     def _picks(self) -> dict[str, Any]:
         """What the page's script needs to name the pick at any limit."""
+        outlines = self._outlines()
+        texts = {text: number for number, text in enumerate(dict.fromkeys(outlines))}
         return {
             "start": self._start,
             "limit": self._limit,
             "pick": self._pick,
-            "peaks": dict(self._peaks),
+            "bySums": self._additions.picked is None,
+            "peaks": [_peak_figures(self._peaks.of(i)) for i in range(len(self._view.points))],
+            "outlines": list(texts),
+            "outline": [texts[text] for text in outlines],
             "amount": self._rate.amount,
             "unit": self._rate.unit,
             "frontier": [_figures(*point) for point in self._view.points],
@@ -326,7 +338,7 @@ class _Frontier:
                 name: [_figures(*point) for point in points]
                 for name, points in self._others.items()
             },
-            "beside": dict(self._times_beside()),
+            "beside": seconds_beside(self._beside[1:]),
             "described": [point.index for point in self._described],
         }
 
@@ -354,6 +366,10 @@ def _axes(settings: Settings) -> list[str]:
 def _figures(memory: float, time_s: float) -> tuple[float, float]:
     """Memory as it is, since limits are compared with it."""
     return memory, rounded(time_s)
+
+
+def _peak_figures(peak: PointPeak | None) -> tuple[float, bool] | None:
+    return None if peak is None else (rounded(peak.num_bytes), peak.simulated)
 
 
 def _costs(settings: Settings, row: ProfileRow) -> dict[str, tuple[float, str]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensoropt_torch.pages.charts import Chart, Line, Mark
 from tensoropt_torch.planner.device_counts import ProfileRow
-from tensoropt_torch.units import format_bytes, format_costs, format_seconds
+from tensoropt_torch.planner.page_peaks import Peaks
+from tensoropt_torch.units import format_bytes, format_step
 
 Points = Sequence[tuple[float, float]]
 
@@ -28,59 +29,81 @@ class Seconds:
     @staticmethod
     def of(times: Sequence[float]) -> Seconds:
         """Seconds, or milliseconds if all are short."""
-        return Seconds("s", 1.0) if max(times) >= 2 else Seconds("ms", 1e-3)
+        return Seconds("s", 1.0) if max(times) >= 0.5 else Seconds("ms", 1e-3)
 
 
 def frontier_chart(
     ours: tuple[str, Points],
     named: Mapping[int, str],
     others: Sequence[tuple[str, Points]],
-    chosen: float,
-    limit: float,
-    device_bytes: float,
+    peaks: Peaks,
+    limits: tuple[float, float, float],
 ) -> Chart:
-    """Step time over memory, of our points and of what others do, each with its name; ``named``
-    are points that have names, by index; ``chosen`` is where a reader's own limit begins. All bytes
-    are of a device."""
+    """Step time over the memory that is kept, of our points and of what others do, each with its
+    name; ``named`` are points that have names, by index. ``limits`` are bytes of a device: of what
+    is kept, where a reader's own limit begins; of what a plan may use, and of all of it, which hold
+    for peaks, if these are known."""
     name, points = ours
+    chosen, limit, device_bytes = limits
     unit = Seconds.of([time_s for _, time_s in points])
-    lines = [_line(name, points, unit, named)]
-    lines += [_line(other, found, unit, {}) for other, found in others if found]
-    ends = " to ".join(format_costs(*points[index]) for index in (0, -1))
+    lines = [_our_line(name, points, unit, named, peaks, limit)]
+    lines += [_line(other, found, unit) for other, found in others if found]
+    ends = " to ".join(_costs(*points[index]) for index in (0, -1))
+    of_limit, of_device = ("limit", "memory of a device")
+    if peaks.known:
+        of_limit, of_device = "peak at the limit,", "peak at a device's"
     return Chart(
         "frontier",
         f"Step time over memory of {len(points)} plans, from {ends}; the table below has all",
         lines,
-        "memory per device (GiB)",
+        "memory that a device keeps (GiB)",
         f"step time ({unit.name})",
         logarithmic=True,
         marks=(
             Mark("x", chosen / GIB, "", "chosen"),
-            Mark("x", limit / GIB, f"limit {format_bytes(limit)}", "limit"),
-            Mark("x", device_bytes / GIB, f"memory of a device {format_bytes(device_bytes)}"),
+            Mark("x", peaks.kept_at(limit) / GIB, f"{of_limit} {format_bytes(limit)}", "limit"),
+            Mark(
+                "x",
+                peaks.kept_at(device_bytes) / GIB,
+                f"{of_device} {format_bytes(device_bytes)}",
+            ),
         ),
         most_x=_FAR_BEYOND * max(device_bytes, points[0][0]) / GIB,
     )
 
 
-def _line(name: str, points: Points, unit: Seconds, named: Mapping[int, str]) -> Line:
-    texts = [
-        f"{format_costs(*point)} (point {index})" if not named else _point_text(index, point, named)
-        for index, point in enumerate(points)
-    ]
+def _costs(memory: float, time_s: float) -> str:
+    return f"keeps {format_bytes(memory)} per device, {format_step(time_s)} a step"
+
+
+def _line(name: str, points: Points, unit: Seconds) -> Line:
     return Line(
         name,
         [memory / GIB for memory, _ in points],
         [time_s / unit.each for _, time_s in points],
-        texts,
+        [f"{_costs(*point)} (point {index})" for index, point in enumerate(points)],
         "steps",
-        list(named.items()),
     )
 
 
-def _point_text(index: int, point: tuple[float, float], named: Mapping[int, str]) -> str:
-    names = f", {named[index]}" if index in named else ""
-    return f"{format_costs(*point)} (point {index}{names})"
+def _our_line(
+    name: str,
+    points: Points,
+    unit: Seconds,
+    named: Mapping[int, str],
+    peaks: Peaks,
+    limit: float,
+) -> Line:
+    """With names and peaks; those whose peaks are above the limit are faint."""
+    found = [peaks.of(index) for index in range(len(points))]
+    texts = []
+    for index, (point, peak) in enumerate(zip(points, found, strict=True)):
+        at_peak = f", peak {peak}" if peak else ""
+        names = f", {named[index]}" if index in named else ""
+        texts.append(f"{_costs(*point)}{at_peak} (point {index}{names})")
+    faint = [index for index, peak in enumerate(found) if peak and peak.num_bytes > limit]
+    line = _line(name, points, unit)
+    return replace(line, texts=texts, labels=list(named.items()), faint=faint)
 
 
 def memory_chart(
@@ -101,7 +124,7 @@ def memory_chart(
                 [value / GIB for value in y],
                 [format_bytes(value) for value in y],
                 "area",
-                [(at_peak, "peak")],
+                [(at_peak, f"peak {format_bytes(peak_bytes)}")],
             )
         ],
         "events of a step, in their order",
@@ -129,9 +152,7 @@ def count_charts(
     devices = [row.num_devices for row in feasible]
     times = [row.time_s for row in feasible if row.time_s is not None]
     unit = Seconds.of(times)
-    texts = [
-        f"{_devices(n)}: {format_seconds(t)} a step" for n, t in zip(devices, times, strict=True)
-    ]
+    texts = [f"{_devices(n)}: {format_step(t)} a step" for n, t in zip(devices, times, strict=True)]
     yield Chart(
         "counts-time",
         "Least step time by number of devices; the table below has the figures",

@@ -10,7 +10,7 @@ from tensoropt_torch.layer_names import listed_names
 from tensoropt_torch.pages.mesh import Drawing, Drawings
 from tensoropt_torch.planner.described_points import PointView
 from tensoropt_torch.planner.folding import FoldedChoice
-from tensoropt_torch.units import format_seconds
+from tensoropt_torch.units import format_part
 
 NOT_THERE = -1
 
@@ -39,7 +39,7 @@ def splits_of(
             listed_names(choice.names) if len(choice.names) > 1 else "",
             choice.operator,
             [number(*pair) for pair in zip(choice.configs, sizes, strict=True)],
-            [format_seconds(time_s) if time_s else "" for time_s in choice.times],
+            [format_part(time_s) if time_s else "" for time_s in choice.times],
         )
         for choice in choices
     ]

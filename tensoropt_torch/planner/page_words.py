@@ -1,11 +1,10 @@
-"""What the page of a frontier says first: figures and sentences about the plan that is picked, all
-derived from its costs."""
+"""Figures and sentences of the page of a frontier, all derived from costs: what the model is, what
+devices do with a step, and what a point has over another."""
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,16 +12,13 @@ import torch
 from tensoropt_torch.config import Device
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan import Settings
 from tensoropt_torch.planner.described_points import PointView
-from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.planner.step_work import StepWork
 from tensoropt_torch.telling.because import costs_in, why_faster
-from tensoropt_torch.telling.details import PlanDetails
-from tensoropt_torch.telling.stages import WAITS_FOR_STAGES
 from tensoropt_torch.telling.timeline import Timeline
-from tensoropt_torch.units import dtype_name, format_bytes, format_seconds
+from tensoropt_torch.units import dtype_name, format_part, format_step
 
-_MOST_RUN_AGAIN = 3  # kinds of operators that are named
 _LEAST_SHARE = 0.01  # of a sum, of what is told of its parts
 
 
@@ -71,7 +67,7 @@ class Rate:
 
     def tiles(self, time_s: float, memory: tuple[str, str]) -> Iterator[tuple[str, str]]:
         """Figures by what they are; the memory as well."""
-        yield "a step", format_seconds(time_s)
+        yield "a step", format_step(time_s)
         if self.amount:
             yield f"{self.unit} a second", _whole(self.amount / time_s)
             yield (
@@ -125,76 +121,14 @@ def model_in_words(captured: CapturedModel) -> str:
     )
 
 
-def sentences(details: PlanDetails, timeline: Timeline, peak_bytes: float | None) -> Iterator[str]:
-    """What a plan does: splits, what is held, memory, and what a step's time is."""
-    yield from _sentences_of(details.summary)
-    if details.run_again:
-        most = list(details.run_again.items())[:_MOST_RUN_AGAIN]
-        named = ", ".join(f"{kind} ({format_seconds(seconds)})" for kind, seconds in most)
-        whole_s = format_seconds(sum(details.run_again.values()))
-        yield f"What runs again takes {whole_s}, most of it {named}."
-    memory = {name: count for name, count in details.memory.items() if count > 0}
-    whole = sum(memory.values())
-    parts = ", ".join(
-        f"{format_bytes(count)} {name}"
-        for name, count in sorted(memory.items(), key=lambda item: -item[1])
-        if count >= _LEAST_SHARE * whole
-    )
-    yield f"A device keeps {format_bytes(whole)}: {parts}{_peak_in_words(whole, peak_bytes)}."
-    waited = f"waits {format_seconds(timeline.waited_s)} for the network"
-    hidden = (
-        f", while {format_seconds(timeline.hidden_s)} of collectives run behind its computing"
-        if timeline.hidden_s > 0
-        else ""
-    )
-    for_stages = details.time.get(WAITS_FOR_STAGES, 0.0)
-    others = f", and {format_seconds(for_stages)} for other stages" if for_stages > 0 else ""
-    computing = format_seconds(timeline.time_s - timeline.waited_s - for_stages)
-    yield f"In a step it computes for {computing} and {waited}{others}{hidden}."
-
-
-def _peak_in_words(kept: float, peak_bytes: float | None) -> str:
-    """Beside the bytes that are kept in all, of which some may be gone before others come."""
-    if not peak_bytes:
-        return ""
-    why = "with what lives for a moment only" if peak_bytes > kept else "not all of it at once"
-    return f"; {why}: its peak is {format_bytes(peak_bytes)}"
-
-
-def with_less_memory(
-    points: Sequence[tuple[float, float]],
-    picked: int,
-    limit: float,
-    details: Callable[[int], PlanDetails],
-) -> str:
-    """What it costs if a device has a round amount less, at most a fifth of the limit, for the plan
-    that is picked of (memory, time) ``points``; ``details`` are those of a point by its number."""
-    less, amount = _round_part(limit)
-    other = pick_index(points, points[picked][0] - less)
-    if other is None:
-        return (
-            f"With {amount} less than that on a device nothing fits: "
-            f"the least that a plan keeps is {format_bytes(points[0][0])}."
-        )
-    memory, time_s = points[other]
-    why = why_faster(costs_in(details(other)), costs_in(details(picked)), "this one")
-    return (
-        f"With {amount} less than that on a device the fastest plan would keep "
-        f"{format_bytes(memory)} and take {format_seconds(time_s)}, {why}."
-    )
-
-
-def _round_part(limit: float) -> tuple[float, str]:
-    """The largest of 1, 2, 5, 10, ... GiB or MiB that is at most a fifth: bytes, and in words."""
-    unit, name = (2**30, "GiB") if limit >= 5 * 2**30 else (2**20, "MiB")
-    power = 10.0 ** math.floor(math.log10(limit / 5 / unit))
-    amount = max(step * power for step in (1, 2, 5) if step * power * unit <= limit / 5)
-    return amount * unit, f"{amount:g} {name}"
-
-
-def _sentences_of(summary: str) -> list[str]:
-    """Of a text whose sentences end with a full stop and a space."""
-    return [f"{one.removesuffix('.')}." for one in summary.split(". ")]
+def overlap_in_words(settings: Settings, timeline: Timeline) -> str:
+    """What is known of collectives that run while a device computes."""
+    if not settings.overlap:
+        return "collectives are waited for"
+    early = "collectives of parameters and gradients begin early"
+    if timeline.hidden_s > 0:
+        return f"{early}, and {format_part(timeline.hidden_s)} of them run while a device computes"
+    return f"{early}, but nothing is known of what that hides here, so all are counted as waits"
 
 
 @dataclass(frozen=True)
@@ -220,5 +154,7 @@ def _gain(before: PointView, after: PointView) -> Gain:
         for name in {**before.details.memory, **after.details.memory}  # stages have more kinds
     ]
     memory = tuple((name, old, new) for name, old, new in counts if abs(new - old) >= least)
-    text = why_faster(costs_in(after.details), costs_in(before.details), "the one before")
+    text = why_faster(
+        costs_in(after.details), costs_in(before.details), "the one before", small=True
+    )
     return Gain(before, after, memory, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensoropt_torch.plan import StagedPlan
+from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.planner.baselines import Baseline, Comparison, Picked
 from tensoropt_torch.planner.points import BEST, pick_index
 from tensoropt_torch.planner.task import PlanningTask
@@ -36,7 +36,14 @@ def picked_by_peaks(task: PlanningTask, comparison: Comparison) -> Comparison:
     for one in comparison.baselines:
         if one.name == BEST:
             picks[BEST] = _best(one, [picks[name] for name in names if name != BEST])
-    return replace(comparison, picks=picks)
+    return replace(comparison, picks=picks, simulated=lambda plan: max(_peaks_of(task, plan)))
+
+
+def _peaks_of(task: PlanningTask, plan: Plan | StagedPlan) -> tuple[int, ...]:
+    """Of each stage, or of the plan."""
+    if isinstance(plan, StagedPlan):
+        return with_peaks(plan, task.captured, step_of(task)).peaks
+    return (peak_of(plan, task.captured, step_of(task)),)
 
 
 def _of_frontier(task: PlanningTask, comparison: Comparison) -> Picked | None:
@@ -53,16 +60,14 @@ def _of_frontier(task: PlanningTask, comparison: Comparison) -> Picked | None:
 def _of_baseline(task: PlanningTask, one: Baseline, limit: float) -> Picked | None:
     """From the last point whose sum fits on to less memory, by the ratio of peak and sum."""
     index = pick_index(one.points, limit)
-    step = step_of(task)
     while index is not None:
         memory, time_s = one.points[index]
         plan = one.plan(index)
-        peaks: tuple[int, ...] = ()
-        if isinstance(plan, StagedPlan):
-            peaks = with_peaks(plan, task.captured, step).peaks
-        peak = max(peaks) if isinstance(plan, StagedPlan) else peak_of(plan, task.captured, step)
+        peaks = _peaks_of(task, plan)
+        peak = max(peaks)
         if peak <= limit:
-            return Picked(index, memory, time_s, peak, peaks)
+            of_stages = peaks if isinstance(plan, StagedPlan) else ()
+            return Picked(index, memory, time_s, peak, of_stages)
         if index == 0:
             return None
         fits = pick_index(one.points, limit * memory / peak)

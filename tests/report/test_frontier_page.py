@@ -20,7 +20,7 @@ from tensoropt_torch.planner.frontier_page import Additions, frontier_page
 from tensoropt_torch.planner.points import BEST, knee_index
 from tensoropt_torch.telling.details import details_of
 from tensoropt_torch.telling.provenance import provenance
-from tensoropt_torch.units import format_bytes, format_seconds
+from tensoropt_torch.units import format_bytes, format_part, format_share, format_step
 from tests.distributed.models import GPT, GPTConfig
 from tests.report.reading import ReadPage
 
@@ -71,14 +71,15 @@ def test_headings_have_an_order(page: ReadPage) -> None:
 
 def test_all_points_are_in_a_table(page: ReadPage, comparison: Comparison) -> None:
     rows = page.table("Cost frontier on")
-    assert [row[:3] for row in rows] == [
-        [str(index), format_bytes(memory), format_seconds(time_s)]
+    assert [[row[0], row[1], row[3]] for row in rows] == [
+        [str(index), format_bytes(memory), format_step(time_s)]
         for index, (memory, time_s) in enumerate(comparison.ours.points)
     ]
-    for index, (*_, outline) in enumerate(rows):
-        work, held = outline.removesuffix(".").split(". ")
-        summary = comparison.ours.plan(index).summary()
-        assert summary.startswith(f"{work}. ") and held in summary
+    assert comparison.picks is not None
+    pick = comparison.picks[comparison.ours.name]
+    assert pick is not None
+    assert rows[pick.index][2] == format_bytes(pick.peak_bytes)
+    assert rows[pick.index][4] == f"{16 * 256 / pick.time_s:,.0f}"
 
 
 def test_baselines_stand_beside_the_frontier(page: ReadPage, comparison: Comparison) -> None:
@@ -91,11 +92,20 @@ def test_baselines_stand_beside_the_frontier(page: ReadPage, comparison: Compari
         if not baseline.points:
             assert rows[baseline.title] == ["no strategy for this model"]
             continue
-        # By its sum it fits, or not even by that.
-        missed = "its peak does not fit" if baseline.points[0][0] <= LIMIT else "does not fit"
-        picked = format_seconds(pick.time_s) if pick else missed
-        assert rows[baseline.title][1] == picked
-        assert rows[baseline.title][-1] == (baseline.plan(pick.index).summary() if pick else "")
+        row = rows[baseline.title]
+        assert all(row)
+        kept = baseline.points[pick.index if pick else 0][0]
+        least = "" if pick else "at least "
+        assert row[0] == f"{least}{format_bytes(kept)}"
+        assert row[1] == (format_bytes(pick.peak_bytes) if pick else "not simulated")
+        assert row[2] == (format_step(pick.time_s) if pick else "does not fit")
+        assert row[-1] == baseline.plan(pick.index if pick else 0).summary()
+        if pick is None:
+            over = f"{format_bytes(kept - LIMIT)} above the limit: "
+            assert row[4].startswith("does not fit: it keeps at least ")
+            assert over in row[4] or "and its simulated peak is above the limit: " in row[4]
+        elif baseline is not comparison.ours:
+            assert f"than {baseline.title}" in row[4] or f"as {baseline.title}" in row[4]
 
 
 def test_the_page_says_what_less_memory_would_cost(example: Example, tmp_path: Path) -> None:
@@ -106,17 +116,18 @@ def test_the_page_says_what_less_memory_would_cost(example: Example, tmp_path: P
     most, fastest = points[-1]
     frontier.report(tmp_path / "r.html", memory_limit=most)
     text = (tmp_path / "r.html").read_text()
-    found = re.search(r"With (\d+) MiB less than that on a device the fastest plan", text)
+    found = re.search(r"If a device keeps (\d+) MiB less, the fastest plan", text)
     assert found is not None, [format_bytes(memory) for memory, _ in points]
     less = int(found[1]) * 2**20
     assert most / 12.5 < less <= most / 5  # 1, 2 or 5 times a power of ten
     memory, time_s = [point for point in points if point[0] <= most - less][-1]
     assert (
-        f"{found[0]} would keep {format_bytes(memory)} and take {format_seconds(time_s)}, "
-        f"{100 * (time_s / fastest - 1):.0f} % slower than this one: it "
+        f"{found[0]} keeps {format_bytes(memory)} and takes {format_step(time_s)}, "
+        f"{100 * (time_s / fastest - 1):.0f}% slower than this one: it "
     ) in text
     memory, time_s = points[knee_index(points)]
-    assert f"Here: {format_bytes(memory)} per device, {format_seconds(time_s)} a step" in text
+    knee = f"keeps {format_bytes(memory)} per device, {format_step(time_s)} a step"
+    assert re.search(rf"<dt>knee</dt><dd>{knee} \(point \d+\)\. Here the line turns", text)
 
 
 def test_the_page_names_what_runs_again(example: Example, tmp_path: Path) -> None:
@@ -129,8 +140,31 @@ def test_the_page_names_what_runs_again(example: Example, tmp_path: Path) -> Non
     most, seconds = next(iter(details.run_again.items()))
     whole = details.time["operators again in backward"]
     assert sum(details.run_again.values()) == pytest.approx(whole)
-    assert f"What runs again takes {format_seconds(whole)}, most of it {most} " in text
-    assert f"({format_seconds(seconds)})" in text
+    forward = details.time["operators"] / 3
+    described = details.description
+    assert (
+        f"{format_share(whole / forward)} of the time of forward runs again in backward: "
+        f"{described.num_recomputed} of {described.num_operators} operators, {format_part(whole)} "
+        f"of a forward of {format_part(forward)}; most of it {most} ({format_part(seconds)})"
+    ) in text
+
+
+def test_the_page_says_what_is_stored_and_what_moves_most(tmp_path: Path) -> None:
+    frontier = frontier_of(width=64, batch=32)
+    frontier.report(tmp_path / "r.html", memory_limit=frontier.smallest.memory_bytes)
+    text = (tmp_path / "r.html").read_text()
+    details = details_of(frontier.smallest.plan)
+    for name, whole in details.whole.items():
+        held = details.memory[name]
+        assert f"{format_share(held / whole)} of " in text
+        assert f"{name} ({format_bytes(held)} of {format_bytes(whole)})" in text
+    received: dict[str, float] = {}
+    for one in details.collectives:
+        received[one.name] = received.get(one.name, 0.0) + one.received_bytes
+    most = max(received, key=lambda name: received[name])
+    said = re.search(r"Most bytes are moved by ([^:]*): a device receives ([^ ]* [^ ]*) in", text)
+    assert said is not None
+    assert most in said[1] and said[2] == format_bytes(received[most])
 
 
 def test_where_nothing_fits_with_less_memory_the_page_says_so(tmp_path: Path) -> None:
@@ -140,7 +174,7 @@ def test_where_nothing_fits_with_less_memory_the_page_says_so(tmp_path: Path) ->
     least = format_bytes(frontier.smallest.memory_bytes)
     text = (tmp_path / "r.html").read_text()
     assert re.search(
-        rf"less than that on a device nothing fits: the least .* keeps is {least}\.", text
+        rf"No plan keeps [\d.]+ MiB less than that on a device: the least .* is {least}\.", text
     )
 
 
@@ -153,7 +187,7 @@ def test_numbers_of_devices_have_times_and_costs(page: ReadPage, counts: list[Pr
     price = cluster.device.price_per_hour
     assert price is not None
     money = 1000 * 8 * eight.time_s * price / 3600
-    assert rows[1][:2] == ["8 devices", format_seconds(eight.time_s)]
+    assert rows[1][:2] == ["8 devices", format_step(eight.time_s)]
     assert f"money (USD, of 1000 steps): {money:.4g}" in rows[1][4]
     assert rows[1][2] == f"{16 * 256 / eight.time_s:,.0f} tokens/s"
 
@@ -218,7 +252,7 @@ def test_parameters_that_are_not_trained_have_no_state(tmp_path: Path, num_devic
     )
     frontier.report(tmp_path / "r.html")
     page = ReadPage.of(tmp_path / "r.html")
-    memory = {row[0]: row[1] for row in page.table("Memory per device")}
+    memory = {row[0]: row[1] for row in page.table("Memory that a device keeps")}
     assert list(memory) == ["parameters", "gradients", "optimizer state", "kept for backward"]
     if num_devices == 1:
         trained = 4 * (64 * 64 + 64)
@@ -231,7 +265,7 @@ def test_without_a_limit_the_fastest_is_picked(tmp_path: Path) -> None:
     frontier.report(tmp_path / "r.html", memory_limit=math.inf)
     text = (tmp_path / "r.html").read_text()
     most = format_bytes(frontier.fastest.memory_bytes)
-    assert re.search(rf"the fastest plan within that limit: {most} per device", text)
+    assert re.search(rf"<dd>keeps {most} per device[^<]*the fastest plan within the limit", text)
 
 
 def test_a_limit_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ class Axis {
   at(value) {
     return this.from + ((this.scale(value) - this.least) / (this.most - this.least)) * (this.to - this.from);
   }
-  ticks() {
-    const room = Math.max(3, Math.abs(this.to - this.from) / 80);
+  ticks(each = 80) {
+    const room = Math.max(3, Math.abs(this.to - this.from) / each);
     return this.logarithmic ? this.decades(room) : this.even(room);
   }
   even(room, least = this.least, most = this.most) {
@@ -88,20 +88,30 @@ class Drawing {
       const key = element("svg", { width: 24, height: 12, viewBox: "-12 -6 24 12", class: `series s${index % 8}` }, item);
       element("path", { d: "M-12 0H12", class: "stroke" }, key);
       element("path", { d: SHAPES[index % 8], class: "symbol" }, key);
-      item.append(name);
+      item.append(name, document.createElement("span"));
       list.append(item);
     });
   }
+  // Lines that begin beyond what is drawn are said to.
+  saidBeyond() {
+    this.div.querySelectorAll(".legend li span").forEach((span, index) => {
+      const line = this.chart.lines[index];
+      span.textContent = line.x.length && !this.seen(line).length ? ` (beyond, from ${shown(line.x[0])})` : "";
+    });
+  }
+  beyond(x) {
+    return !this.all && this.chart.mostX !== null && x > this.chart.mostX;
+  }
   seen(line) {
-    const most = this.all ? null : this.chart.mostX;
-    return line.x.map((x, i) => [x, line.y[i]]).filter(([x]) => most === null || x <= most);
+    return line.x.map((x, i) => [x, line.y[i]]).filter(([x]) => !this.beyond(x));
   }
   draw() {
     const { chart, plot } = this;
     const [width, height] = [plot.clientWidth || 640, plot.clientHeight || 380];
     this.width = plot.clientWidth;
+    this.saidBeyond();
     const points = chart.lines.flatMap((line) => this.seen(line));
-    const [across, up] = ["x", "y"].map((axis) => chart.marks.filter((mark) => mark.axis === axis).map((mark) => mark.value));
+    const [across, up] = ["x", "y"].map((axis) => chart.marks.filter((mark) => mark.axis === axis && mark.value !== null).map((mark) => mark.value));
     this.x = new Axis([...points.map(([x]) => x), ...across], this.log[0], MARGIN.left, width - MARGIN.right);
     const marked = this.across(width);
     this.top = MARGIN.top + 13 * Math.max(0, ...marked.map(({ row }) => row));
@@ -117,8 +127,7 @@ class Drawing {
       this.series(element("g", { class: `series s${index % 8}`, "clip-path": `url(#${id})` }, svg), line, index);
     });
     this.marks(svg, width, marked);
-    const taken = [];
-    chart.lines.forEach((line) => line.labels.forEach(([index, text]) => this.label(svg, line, index, text, width, taken)));
+    this.labels(svg, width, marked);
   }
   axes(svg, width, height) {
     const [xTitle, yTitle] = this.chart.titles;
@@ -129,7 +138,7 @@ class Drawing {
       element("path", { d: `M${at} ${this.top}V${bottom}` }, group);
       element("text", { x: at, y: bottom + 17, "text-anchor": "middle" }, group, shown(tick));
     }
-    for (const tick of this.y.ticks()) {
+    for (const tick of this.y.ticks(32)) {
       const at = this.y.at(tick);
       element("path", { d: `M${left} ${at}H${width - MARGIN.right}` }, group);
       element("text", { x: left - 7, y: at + 4, "text-anchor": "end" }, group, shown(tick));
@@ -143,38 +152,53 @@ class Drawing {
     element("path", { d: ends.map((end, i) => `${i ? "L" : "M"}${at(this.x, end)} ${at(this.y, end)}`).join(""), class: "equal" }, group);
   }
   series(group, line, index) {
-    const at = line.x.map((x, i) => [this.x.at(x), this.y.at(line.y[i])]);
-    if (line.form !== "points" && at.length) {
-      const stepped = line.form === "steps";
-      let path = `M${at[0].join(" ")}` + at.slice(1).map(([x, y]) => (stepped ? `H${x}V${y}` : `L${x} ${y}`)).join("");
-      if (stepped) path += `H${this.x.to}`;
-      if (line.form === "area") {
-        const floor = this.y.from;
-        element("path", { d: `${path}V${floor}H${at[0][0]}Z`, class: "fill" }, group);
-      }
-      element("path", { d: path, class: "stroke" }, group);
+    const seen = line.x.map((x) => !this.beyond(x));
+    const at = line.x.map((x, i) => [this.x.at(x), this.y.at(line.y[i])]).filter((_, i) => seen[i]);
+    const faint = (i) => line.faint.includes(i);
+    if (line.form !== "points" && at.length) this.path(group, line, at, faint);
+    if (line.form === "area") {
+      for (const [i] of line.labels) element("circle", { cx: this.x.at(line.x[i]), cy: this.y.at(line.y[i]), r: 5, class: "dot" }, group);
+      return;
     }
-    if (line.form === "area") return;
     const every = index === 0 ? 1 : Math.ceil(at.length / MOST_SYMBOLS);
     at.forEach(([x, y], i) => {
       if (i % every) return;
       const chosen = index === 0 && i === this.chosen;
-      element("path", { d: SHAPES[index % 8], transform: `translate(${x} ${y}) scale(${chosen ? 2 : at.length > MOST_SYMBOLS && index === 0 ? 0.6 : 1})`, class: chosen ? "symbol chosen" : "symbol" }, group);
+      const named = line.labels.some(([labelled]) => labelled === i);
+      const scale = chosen ? 2 : named ? 1.2 : at.length > MOST_SYMBOLS && index === 0 ? 0.6 : 1;
+      const kind = `symbol${chosen ? " chosen" : ""}${faint(i) ? " faint" : ""}`;
+      element("path", { d: SHAPES[index % 8], transform: `translate(${x} ${y}) scale(${scale})`, class: kind }, group);
     });
   }
-  // Marks of the x axis, with the rows above the chart in which their labels have room.
+  // In two pieces: what is faint is drawn so.
+  path(group, line, at, faint) {
+    const stepped = line.form === "steps";
+    const piece = ([x, y]) => (stepped ? `H${x}V${y}` : `L${x} ${y}`);
+    const from = at.findIndex((_, i) => faint(i));
+    const solid = from < 0 ? at : at.slice(0, from);
+    const end = stepped && from < 0 ? `H${this.x.to}` : stepped && from > 0 ? `H${at[from][0]}` : "";
+    const joined = (points) => `M${points[0].join(" ")}${points.slice(1).map(piece).join("")}`;
+    if (line.form === "area") element("path", { d: `${joined(at)}V${this.y.from}H${at[0][0]}Z`, class: "fill" }, group);
+    if (solid.length) element("path", { d: joined(solid) + end, class: "stroke" }, group);
+    if (from >= 0) element("path", { d: `${joined(at.slice(from))}${stepped ? `H${this.x.to}` : ""}`, class: "stroke faint" }, group);
+  }
+  // Marks of the x axis, with the rows above the chart in which their labels have room. A label
+  // stands above the lines that it passes: of those that end at their line the last is the highest.
   across(width) {
     const ends = []; // where the labels of each row end
-    const placed = [];
-    for (const mark of this.chart.marks.filter(({ axis }) => axis === "x")) {
-      const x = this.x.at(mark.value);
-      if (x < MARGIN.left || x > width) continue;
-      const end = x > width / 2;
-      const [from, to] = end ? [x - 6.5 * mark.label.length, x] : [x, x + 6.5 * mark.label.length];
+    const placed = this.chart.marks
+      .filter(({ axis, value }) => axis === "x" && value !== null)
+      .map((mark) => ({ ...mark, x: this.x.at(mark.value) }))
+      .filter(({ x }) => x >= MARGIN.left && x <= width)
+      .map((mark) => ({ ...mark, end: mark.x > width / 2 }));
+    placed.sort((one, other) => other.end - one.end || (one.end ? other.x - one.x : one.x - other.x));
+    for (const mark of placed) {
+      const long = 6.5 * mark.label.length + 6;
+      const [from, to] = mark.end ? [mark.x - long, mark.x] : [mark.x, mark.x + long];
       let row = ends.findIndex(([least, most]) => from > most || to < least);
       if (row < 0) row = ends.length;
       ends[row] = [Math.min(from, ends[row]?.[0] ?? from), Math.max(to, ends[row]?.[1] ?? to)];
-      placed.push({ ...mark, x, end, row });
+      mark.row = row;
     }
     return placed;
   }
@@ -190,16 +214,37 @@ class Drawing {
       element("text", { x: x + (end ? -4 : 4), y: MARGIN.top - 5 + 13 * row, "text-anchor": end ? "end" : "start" }, group, label);
     }
   }
-  // Beside its point, above or below where others are.
-  label(svg, line, index, text, width, taken) {
-    const [x, y] = [this.x.at(line.x[index]), this.y.at(line.y[index])];
-    if (x > width) return;
-    const end = x > width - 110;
-    const [from, to] = end ? [x - 7 - 8 * text.length, x + 10] : [x - 10, x + 7 + 8 * text.length];
-    const clear = (at) => taken.every(([least, most, other]) => from > most || to < least || Math.abs(at - other) > 14);
-    const place = [-7, 17, -22, 32, -37].map((by) => y + by).find((at) => at > this.top + 8 && at < this.y.from && clear(at)) ?? y - 7;
-    taken.push([from, to, place]);
-    element("text", { x: x + (end ? -7 : 7), y: place, "text-anchor": end ? "end" : "start", class: "point-label" }, svg, text);
+  // Names of points, each where it covers the least of other names, of named and chosen points
+  // and of lines across the chart.
+  labels(svg, width, marked) {
+    const named = this.chart.lines.flatMap((line) => line.labels.map(([index, text]) => ({ line, index, text })));
+    const at = ({ line, index }) => [this.x.at(line.x[index]), this.y.at(line.y[index])];
+    const [ours] = this.chart.lines;
+    const dots = named.map(at);
+    if (this.chosen >= 0) dots.push(at({ line: ours, index: this.chosen }));
+    const taken = dots.map(([x, y]) => [x - 9, y - 9, x + 9, y + 9, 4]);
+    taken.push(...marked.map(({ x }) => [x - 2, this.top, x + 2, this.y.from, 2]));
+    for (const one of named) {
+      const [x, y] = at(one);
+      if (this.beyond(one.line.x[one.index])) continue;
+      const long = 8 * one.text.length;
+      const places = [-22, 30, -38, 46, -54].flatMap((up, far) => [1, -1, 0].map((side) => [side, up + 4, far]));
+      places.push([1, 4, 0.5], [-1, 4, 0.5]);
+      const box = ([side, down]) => {
+        const from = side > 0 ? x + 10 : side < 0 ? x - 10 - long : x - long / 2;
+        return [from, y + down - 12, from + long, y + down + 3];
+      };
+      const cost = (place) => {
+        const [left, top, right, bottom] = box(place);
+        if (left < MARGIN.left || right > width - 2 || top < this.top - 4 || bottom > this.y.from) return 1000;
+        const hit = ([l, t, r, b]) => left < r && right > l && top < b && bottom > t;
+        return place[2] + taken.filter(hit).reduce((sum, covered) => sum + covered[4], 0);
+      };
+      const best = places.reduce((found, place) => (cost(place) < cost(found) ? place : found));
+      const [left, top, right, bottom] = box(best);
+      taken.push([left, top, right, bottom, 8]);
+      element("text", { x: left, y: bottom - 3, class: "point-label" }, svg, one.text);
+    }
   }
   // Where a named mark is; it is drawn again at once.
   moveMark(name, value, label) {

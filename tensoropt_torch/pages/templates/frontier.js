@@ -4,13 +4,17 @@ const picks = JSON.parse(document.getElementById("picks").textContent);
 const GIB = 2 ** 30;
 const byId = (id) => document.getElementById(id);
 const pointRows = byId("all-points").tBodies[0].rows;
-const costsOf = (index) => `${pointRows[index].cells[1].textContent} per device, ${pointRows[index].cells[2].textContent} a step`;
+const costsOf = (index) => `keeps ${pointRows[index].cells[1].textContent} per device and takes ${pointRows[index].cells[3].textContent} a step`;
+
+// As the page prints it; what is typed is compared with that.
+const inGib = (bytes) => (bytes >= GIB ? (bytes / GIB).toFixed(2) : (bytes / GIB).toPrecision(4));
+const inBytes = (bytes) => (bytes >= GIB ? `${inGib(bytes)} GiB` : `${Number((bytes / 2 ** 20).toPrecision(4))} MiB`);
 
 // The fastest of [memory, time] points by ascending memory that fit, or -1.
 function pickAt(points, limit) {
   let found = -1;
   points.forEach(([memory], index) => {
-    if (memory <= limit) found = index;
+    if (memory <= limit || Number(inGib(memory)) <= limit / GIB) found = index;
   });
   return found;
 }
@@ -20,38 +24,24 @@ function besides(limit, time) {
   const atPick = picked === picks.pick && picked >= 0;
   const times = atPick ? Object.entries(picks.beside) : Object.entries(picks.baselines).map(([name, points]) => [name, points[pickAt(points, limit)]?.[1] ?? null]);
   const words = times.map(([name, other]) => {
-    if (other === null) return `${name} does not fit`;
-    return time ? `${name} takes ${(other / time).toFixed(2)} times as long` : `${name} fits`;
+    if (other === null) return `${name} ${atPick ? "does not fit" : "keeps more"}`;
+    if (!time) return `${name} fits`;
+    const share = 100 * Math.abs(other / time - 1);
+    if (share < 0.05) return `${name} is as fast`;
+    return `${name} is ${share < 0.5 ? share.toPrecision(1) : share.toFixed(0)}% ${other > time ? "slower" : "faster"}`;
   });
-  return words.length ? `${atPick ? "Within the limit" : "Keeping no more"}: ${words.join("; ")}.` : "";
-}
-
-const gib = (bytes) => `${(bytes / GIB).toPrecision(4)} GiB`;
-
-// The simulated peak of a point, and whether it is: else it lies between those of its neighbours.
-function peakOf(index) {
-  const memory = (at) => picks.frontier[at][0];
-  const known = Object.keys(picks.peaks).map(Number).sort((a, b) => a - b);
-  if (!known.length) return null;
-  if (index in picks.peaks) return [picks.peaks[index], true];
-  const above = known.find((at) => at > index);
-  const below = known.filter((at) => at < index).pop();
-  if (above === undefined || below === undefined) {
-    const near = above ?? below;
-    return [(memory(index) * picks.peaks[near]) / memory(near), false];
-  }
-  const share = (memory(index) - memory(below)) / (memory(above) - memory(below));
-  return [picks.peaks[below] + share * (picks.peaks[above] - picks.peaks[below]), false];
+  const basis = atPick ? `Others whose peaks fit the limit of ${inBytes(picks.limit)}` : `Others that keep no more than ${inBytes(limit)}, whatever their peaks`;
+  return words.length ? `${picks.bySums && atPick ? `Others that keep no more than the limit of ${inBytes(picks.limit)}` : basis}: ${words.join("; ")}.` : "";
 }
 
 function peakInWords(index) {
-  const found = index < 0 ? null : peakOf(index);
+  const found = index < 0 ? null : picks.peaks[index];
   if (!found) return "";
   const [bytes, simulated] = found;
-  const verdict = `${bytes > picks.limit ? "above" : "within"} the limit of ${gib(picks.limit)}`;
+  const verdict = `${bytes > picks.limit ? "above" : "within"} the limit of ${inBytes(picks.limit)}`;
   const said = simulated
-    ? `Its simulated peak is ${gib(bytes)}, ${verdict}`
-    : `Its peak is not simulated; by those that are it is about ${gib(bytes)}, ${verdict}`;
+    ? `Its simulated peak is ${inBytes(bytes)}, ${verdict}`
+    : `Its peak is not simulated; by those that are it is about ${inBytes(bytes)}, ${verdict}`;
   return `${said}${index === picks.pick ? ": this is the pick" : ""}.`;
 }
 
@@ -61,48 +51,46 @@ function speed(time) {
 }
 
 let picked = -1;
-function setLimit(limit, moveSlider) {
+function setLimit(limit) {
   picked = pickAt(picks.frontier, limit);
   const point = picks.frontier[picked];
-  const shown = gib(limit);
+  const shown = inBytes(limit);
   const named = point
-    ? `Of plans that keep at most ${shown} the fastest takes ${costsOf(picked)}${speed(point[1])} (point ${picked})`
-    : `Nothing fits: no plan keeps ${shown} or less; the least takes ${costsOf(0)}`;
-  byId("pick").textContent = `${named}.`;
-  byId("pick-peak").textContent = peakInWords(picked);
-  byId("pick-beside").textContent = besides(limit, point && point[1]);
-  byId("pick-outline").textContent = point ? pointRows[picked].cells[3].textContent : "";
-  if (moveSlider) byId("limit").value = picked + 1;
+    ? `Of plans that keep at most ${shown} the fastest ${costsOf(picked)}${speed(point[1])} (point ${picked})`
+    : `Nothing fits: no plan keeps ${shown} or less; the smallest ${costsOf(0)}`;
+  say(`${named}.`, peakInWords(picked), besides(limit, point && point[1]), point ? picks.outlines[picks.outline[picked]] : "");
+  byId("limit").value = Math.max(0, picked);
   byId("limit").setAttribute("aria-valuetext", named);
-  if (document.activeElement !== byId("limit-gib")) {
-    byId("limit-gib").value = (limit / GIB).toPrecision(4);
-  }
+  if (document.activeElement !== byId("limit-gib")) byId("limit-gib").value = inGib(limit);
   const described = nearestDescribed();
   byId("show-pick").textContent =
     described === picked ? "See how it splits each layer" : `See how point ${described}, the nearest that is described, splits each layer`;
   charts.frontier.chosen = picked;
-  charts.frontier.moveMark("chosen", limit / GIB, `at most ${shown}`);
+  charts.frontier.moveMark("chosen", limit / GIB, `keeps at most ${shown}`);
 }
 
+function say(...texts) {
+  ["pick", "pick-peak", "pick-beside", "pick-outline"].forEach((id, i) => (byId(id).textContent = texts[i] ?? ""));
+  byId("show-pick").hidden = texts.length < 2;
+}
+
+// By what it keeps.
 function nearestDescribed() {
-  const below = picks.described.filter((index) => index <= picked);
-  return below.length ? below[below.length - 1] : picks.described[0];
+  const memory = (index) => picks.frontier[Math.max(0, index)][0];
+  const far = (index) => Math.abs(memory(index) - memory(picked));
+  return picks.described.reduce((best, index) => (far(index) < far(best) ? index : best));
 }
 
-// Position 0 is below the least memory, position i at the memory of point i - 1.
-function limitOf(position) {
-  const points = picks.frontier;
-  return position > 0 ? points[position - 1][0] : points[0][0] * 0.99;
-}
-
-byId("limit").addEventListener("input", () => setLimit(limitOf(Number(byId("limit").value)), false));
+byId("limit").addEventListener("input", () => setLimit(picks.frontier[Number(byId("limit").value)][0]));
 byId("limit-gib").addEventListener("input", () => {
   const typed = Number(byId("limit-gib").value);
-  if (typed > 0) setLimit(typed * GIB, true);
-  else byId("pick").textContent = "A limit is a number of GiB above 0.";
+  if (typed > 0) return setLimit(typed * GIB);
+  say("A limit is a number of GiB above 0.");
+  charts.frontier.chosen = -1;
+  charts.frontier.moveMark("chosen", null, "");
 });
 charts.frontier.click = (line, index) => {
-  if (line === 0) setLimit(picks.frontier[index][0], true);
+  if (line === 0) setLimit(picks.frontier[index][0]);
 };
 byId("show-pick").addEventListener("click", () => {
   const shown = String(nearestDescribed());
@@ -195,4 +183,8 @@ function changedRows(first, second) {
 
 for (const id of ["first-point", "second-point"]) byId(id).addEventListener("change", showPoints);
 showPoints();
-setLimit(picks.start, true);
+setLimit(picks.start);
+// Long tables are opened on demand where there is little room.
+if (matchMedia("screen and (max-width: 40rem)").matches) {
+  for (const details of document.querySelectorAll("details.long")) details.open = false;
+}
