@@ -79,6 +79,9 @@ def test_all_points_are_in_a_table(page: ReadPage, comparison: Comparison) -> No
     pick = comparison.picks[comparison.ours.name]
     assert pick is not None
     assert rows[pick.index][2] == format_bytes(pick.peak_bytes)
+    # The page has those of the ends and of the knee simulated as well.
+    simulated = {index for index, row in enumerate(rows) if not row[2].startswith("about ")}
+    assert simulated >= {0, knee_index(comparison.ours.points), len(rows) - 1}
     assert rows[pick.index][4] == f"{16 * 256 / pick.time_s:,.0f}"
 
 

@@ -202,12 +202,19 @@ class Drawing {
     }
     return placed;
   }
+  // Marks of the y axis, with where their labels end: at the right, or before a line there.
+  up(width, across) {
+    return this.chart.marks.filter(({ axis }) => axis === "y").map((mark) => {
+      const [right, long] = [width - MARGIN.right, 6.5 * mark.label.length];
+      const end = Math.min(right, ...across.map(({ x }) => x).filter((x) => x > right - long));
+      return { ...mark, y: this.y.at(mark.value), end: end - 4, long };
+    });
+  }
   marks(svg, width, across) {
     const group = element("g", { class: "marks" }, svg);
-    for (const { value, label, name } of this.chart.marks.filter(({ axis }) => axis === "y")) {
-      const y = this.y.at(value);
+    for (const { y, end, label, name } of this.up(width, across)) {
       element("path", { d: `M${MARGIN.left} ${y}H${width - MARGIN.right}`, class: name }, group);
-      element("text", { x: width - MARGIN.right - 4, y: y + 14, "text-anchor": "end" }, group, label);
+      element("text", { x: end, y: y + 14, "text-anchor": "end" }, group, label);
     }
     for (const { x, end, row, label, name } of across) {
       element("path", { d: `M${x} ${MARGIN.top - 14 + 13 * row}V${this.y.from}`, class: name }, group);
@@ -224,6 +231,7 @@ class Drawing {
     if (this.chosen >= 0) dots.push(at({ line: ours, index: this.chosen }));
     const taken = dots.map(([x, y]) => [x - 9, y - 9, x + 9, y + 9, 4]);
     taken.push(...marked.map(({ x }) => [x - 2, this.top, x + 2, this.y.from, 2]));
+    taken.push(...this.up(width, marked).map(({ y, end, long }) => [end - long, y, end, y + 16, 8]));
     for (const one of named) {
       const [x, y] = at(one);
       if (this.beyond(one.line.x[one.index])) continue;

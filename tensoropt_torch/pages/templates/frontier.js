@@ -45,9 +45,8 @@ function peakInWords(index) {
   return `${said}${index === picks.pick ? ": this is the pick" : ""}.`;
 }
 
-function speed(time) {
-  if (!picks.amount) return "";
-  return `, ${(picks.amount / time).toLocaleString("en", { maximumSignificantDigits: 4 })} ${picks.unit} a second`;
+function speed(index) {
+  return picks.amount ? `, ${pointRows[index].cells[4].textContent} ${picks.unit} a second` : "";
 }
 
 let picked = -1;
@@ -56,7 +55,7 @@ function setLimit(limit) {
   const point = picks.frontier[picked];
   const shown = inBytes(limit);
   const named = point
-    ? `Of plans that keep at most ${shown} the fastest ${costsOf(picked)}${speed(point[1])} (point ${picked})`
+    ? `Of plans that keep at most ${shown} the fastest ${costsOf(picked)}${speed(picked)} (point ${picked})`
     : `Nothing fits: no plan keeps ${shown} or less; the smallest ${costsOf(0)}`;
   say(`${named}.`, peakInWords(picked), besides(limit, point && point[1]), point ? picks.outlines[picks.outline[picked]] : "");
   byId("limit").value = Math.max(0, picked);
