@@ -55,8 +55,8 @@ def format_part(seconds: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """E.g. ``12.5%``, ``6.1%`` or ``0.3%``."""
-    return f"{100 * share:.3g}%" if share >= 0.1 else f"{100 * share:.1f}%"
+    """E.g. ``12.5%``, ``6.0%`` or ``100%``."""
+    return "100%" if share == 1 else f"{100 * share:.1f}%"
 
 
 def _digits(value: float, count: int) -> str:

@@ -136,21 +136,25 @@ def _time(details: PlanDetails, timeline: Timeline) -> str:
 
 
 def _most_bytes(collectives: Sequence[Collectives]) -> str:
-    """Which collectives move the most bytes, and how much all of them do."""
+    """Which collectives move the most bytes, how much all of them do, and which take longest."""
     received: dict[str, float] = {}
     seconds: dict[str, float] = {}
     for one in collectives:
         received[one.name] = received.get(one.name, 0.0) + one.received_bytes
         seconds[one.name] = seconds.get(one.name, 0.0) + one.time_s
-    most = max(received.values())
+    most, longest = max(received.values()), max(seconds.values())
     named = [name for name, count in received.items() if count >= (1 - _ALIKE) * most]
-    took = max(seconds[name] for name in named)
+    slow = [name for name, took in seconds.items() if took >= (1 - _ALIKE) * longest]
+    took_s = max(seconds[name] for name in named)
     each = " by each of these" if len(named) > 1 else ""
-    return (
+    text = (
         f"Most bytes are moved by {_listed(named)}: a device receives {format_bytes(most)} in a "
-        f"step{each}, in {format_part(took)}, and {format_bytes(sum(received.values()))} by all "
+        f"step{each}, in {format_part(took_s)}, and {format_bytes(sum(received.values()))} by all "
         "collectives together"
     )
+    if set(slow) & set(named):
+        return text
+    return f"{text}. Longest take {_listed(slow)}: {format_part(longest)}"
 
 
 def moved_and_waited(details: PlanDetails) -> str:

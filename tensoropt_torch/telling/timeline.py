@@ -17,6 +17,7 @@ from tensoropt_torch.telling.details import PlanDetails
 
 FORWARD_SHARE = 1 / 3
 
+_ROUNDING = 1e-9  # seconds that are nothing
 _WAITS = "waits for the network"
 COPIES = "copies and collectives of operators"
 
@@ -114,10 +115,15 @@ def _waits(collectives: Sequence[Collectives], waited: float) -> dict[str, _Move
         waited_for = {
             what: min(exposed, seconds),
             "activations": scale * activations[phase],
-            COPIES: max(0.0, exposed - seconds),
+            COPIES: _beyond(exposed, seconds),
         }
-        found[phase] = _Moved(what, max(0.0, seconds - exposed), waited_for)
+        found[phase] = _Moved(what, _beyond(seconds, exposed), waited_for)
     return found
+
+
+def _beyond(seconds: float, other: float) -> float:
+    """By how much it is longer."""
+    return seconds - other if seconds > other + _ROUNDING else 0.0
 
 
 def _phase(moved: str) -> str:

@@ -138,7 +138,7 @@ class Drawing {
       element("path", { d: `M${at} ${this.top}V${bottom}` }, group);
       element("text", { x: at, y: bottom + 17, "text-anchor": "middle" }, group, shown(tick));
     }
-    for (const tick of this.y.ticks(32)) {
+    for (const tick of this.y.ticks(this.y.logarithmic ? 55 : 32)) {
       const at = this.y.at(tick);
       element("path", { d: `M${left} ${at}H${width - MARGIN.right}` }, group);
       element("text", { x: left - 7, y: at + 4, "text-anchor": "end" }, group, shown(tick));
