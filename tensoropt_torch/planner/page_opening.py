@@ -54,8 +54,8 @@ def _micro_batches(details: PlanDetails) -> str:
 def _stored(details: PlanDetails, devices: int) -> str:
     """How much of what may be stored in parts a device has."""
     held = [
-        f"{format_share(details.memory[name] / whole)} of {'the ' if name != 'gradients' else ''}"
-        f"{name} ({format_bytes(details.memory[name])} of {format_bytes(whole)})"
+        f"{format_share(details.memory[name] / whole)} of the {name} "
+        f"({format_bytes(details.memory[name])} of {format_bytes(whole)})"
         for name, whole in details.whole.items()
         if whole
     ]
@@ -101,15 +101,22 @@ def _memory(details: PlanDetails, peak_bytes: float | None, at_peak: Mapping[str
     text = f"A device keeps {format_bytes(whole)}: {kept}"
     if not peak_bytes:
         return text
-    moment = {name: at_peak[name] for name in _FOR_A_MOMENT if at_peak.get(name)}
-    why = (
-        "not all of it at once"
-        if peak_bytes <= whole
-        else f"with what lives for a moment only ({_largest(moment, whole)})"
-        if moment
-        else "with what lives for a moment only"
-    )
+    why = _for_a_moment(whole, peak_bytes, at_peak)
     return f"{text}. Its peak, {why}, is {format_bytes(peak_bytes)}"
+
+
+def _for_a_moment(whole: float, peak_bytes: float, at_peak: Mapping[str, float]) -> str:
+    """Why the peak is not what is kept."""
+    if peak_bytes <= whole:
+        return "not all of it at once"
+    text = "with what lives for a moment only"
+    moment = {name: at_peak[name] for name in _FOR_A_MOMENT if at_peak.get(name)}
+    if moment:
+        text += f" ({_largest(moment, whole)})"
+    missing = whole + sum(moment.values()) - peak_bytes
+    if moment and missing >= _LEAST_SHARE * whole:
+        text += f" and without {format_bytes(missing)} that it keeps at other times"
+    return text
 
 
 def _largest(parts: Mapping[str, float], whole: float) -> str:

@@ -159,8 +159,8 @@ def test_the_page_says_what_is_stored_and_what_moves_most(tmp_path: Path) -> Non
     details = details_of(frontier.smallest.plan)
     for name, whole in details.whole.items():
         held = details.memory[name]
-        assert f"{format_share(held / whole)} of " in text
-        assert f"{name} ({format_bytes(held)} of {format_bytes(whole)})" in text
+        share = format_share(held / whole)
+        assert f"{share} of the {name} ({format_bytes(held)} of {format_bytes(whole)})" in text
     received: dict[str, float] = {}
     for one in details.collectives:
         received[one.name] = received.get(one.name, 0.0) + one.received_bytes

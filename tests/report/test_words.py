@@ -51,9 +51,9 @@ def test_the_opening_says_what_is_stored_runs_again_and_moves() -> None:
     said = sentences(DETAILS, 9.5 * GIB)
     assert said["Work"] == "The work is split by batch over 8 (data parallelism)."
     assert said["Parameters and optimizer state"] == (
-        "A device stores 12.5% of the parameters (1.00 GiB of 8.00 GiB), 12.5% of gradients "
-        "(1.00 GiB of 8.00 GiB) and 12.5% of the optimizer state (2.00 GiB of 16.00 GiB). "
-        "Operators need 8.00 GiB of parameters gathered in a step."
+        "A device stores 12.5% of the parameters (1.00 GiB of 8.00 GiB), 12.5% of the "
+        "gradients (1.00 GiB of 8.00 GiB) and 12.5% of the optimizer state (2.00 GiB of "
+        "16.00 GiB). Operators need 8.00 GiB of parameters gathered in a step."
     )
     assert said["Recomputation"] == (
         "25.0% of the time of forward runs again in backward: 2 of 10 operators, 250 ms of a "
@@ -64,6 +64,9 @@ def test_the_opening_says_what_is_stored_runs_again_and_moves() -> None:
     )
     assert said["Time"] == (
         "In a step of 4.000 s a device computes for 3.30 s and waits 700 ms for the network."
+    )
+    assert sentences(DETAILS, 9.0 * GIB)["Memory"].endswith(
+        "(1.50 GiB temporaries) and without 512 MiB that it keeps at other times, is 9.00 GiB."
     )
     # An all-gather over 8 receives 7 eighths; an all-reduce over 2 all of its tensor.
     assert said["Network"] == (
