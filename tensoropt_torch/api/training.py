@@ -49,6 +49,9 @@ def init(backend: str | None = None, timeout_s: float = 600.0) -> torch.device:
     Under torchrun with GPUs the device is the one of the local rank and the
     backend NCCL, else CPU and Gloo. Without torchrun a group of one process is
     made. Does nothing if there is a process group already.
+
+    Raises:
+        TensorOptError: not all processes came within ``timeout_s``.
     """
     use_cuda = torch.cuda.is_available() and backend != "gloo"
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if use_cuda else None
@@ -60,8 +63,23 @@ def init(backend: str | None = None, timeout_s: float = 600.0) -> torch.device:
         if "RANK" not in os.environ:
             arguments |= {"store": torch._C._distributed_c10d.HashStore()}
             arguments |= {"rank": 0, "world_size": 1}
-        dist.init_process_group(chosen, **arguments)
+        try:
+            dist.init_process_group(chosen, **arguments)
+        except (dist.DistStoreError, dist.DistNetworkError) as error:
+            raise TensorOptError(_not_joined(error, timeout_s)) from error
     return device or torch.device("cpu")
+
+
+def _not_joined(error: Exception, timeout_s: float) -> str:
+    said = str(error).partition("\n")[0].rstrip(".")
+    rank, world = os.environ["RANK"], os.environ.get("WORLD_SIZE", "?")
+    place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    return (
+        f"not all {world} processes of the job joined it within {timeout_s:g} s (rank {rank}: "
+        f"{said}); one that ended before tensoropt_torch.init() says why in its own output; on "
+        f"several machines look whether each can reach {place} (MASTER_ADDR, MASTER_PORT), and "
+        "give init(timeout_s=...) more where processes start late"
+    )
 
 
 @takes_keywords(collective=True)
