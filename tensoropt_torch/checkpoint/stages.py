@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.checkpoint.tensors import is_first, whole_tensor
@@ -78,7 +79,10 @@ def _together(own: _Values, groups: StageGroups) -> dict[Hashable, Any]:
     first: dict[int, Hashable] = {}
     own_tensors = [(key, value) for key, value in own.items() if _is_tensor(value)]
     tables = gather(
-        [(key, v.dtype, tuple(v.shape), first.setdefault(id(v), key)) for key, v in own_tensors]
+        [
+            (key, v.dtype, tuple(v.shape), first.setdefault(id(v), key), isinstance(v, DTensor))
+            for key, v in own_tensors
+        ]
     )
     others = gather({key: value for key, value in own.items() if not _is_tensor(value)})
     device = torch.device(groups.mesh.device_type)
@@ -86,7 +90,7 @@ def _together(own: _Values, groups: StageGroups) -> dict[Hashable, Any]:
     sent: set[Hashable] = set()  # by the first stage that has it, as all ranks know
     for stage in range(groups.stages):
         sender = groups.global_rank(stage, 0)
-        for key, dtype, shape, same in tables[sender]:
+        for key, dtype, shape, same, in_parts in tables[sender]:
             is_known = key in sent
             sent.add(key)
             if is_known:
@@ -95,7 +99,9 @@ def _together(own: _Values, groups: StageGroups) -> dict[Hashable, Any]:
                 if is_first():
                     state[key] = state[same]
                 continue
-            mine = whole_tensor(own[key], keeps) if groups.stage == stage else None
+            # What is whole others of the stage need not have, as states that rank 0 has for all.
+            has_part = groups.stage == stage if in_parts else dist.get_rank() == sender
+            mine = whole_tensor(own[key], keeps) if has_part else None
             if is_first() or dist.get_rank() == sender:
                 state[key] = _moved(mine, sender, dtype, shape, device)
         state |= {key: value for key, value in others[sender].items() if key not in state}

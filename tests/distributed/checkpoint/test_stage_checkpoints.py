@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.distributed.harness import run_ranks
-from tests.distributed.stage_checkpoints import drawn_pair
+from tests.distributed.stage_checkpoints import Pair, Run, drawn_pair
 
 CHECKPOINTS = "tests.distributed.stage_checkpoints:"
 TIMEOUT_S = 500
@@ -19,7 +20,16 @@ def test_runs_go_on_under_other_numbers_of_stages(count: int, tmp_path: Path) ->
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chosen = random.Random(seed)
-    pairs = [drawn_pair(chosen, number) for number in range(count)]
+    _check([drawn_pair(chosen, number) for number in range(count)], tmp_path)
+
+
+def test_stages_of_several_ranks_write_one_file(tmp_path: Path) -> None:
+    """With states of the optimizer that rank 0 alone has."""
+    before, after = Run("masked", 4, 2, 1, seed=0), Run("masked", 1, 1, 1, seed=0)
+    _check([Pair(before, after, "one file", "run")], tmp_path)
+
+
+def _check(pairs: Sequence[Pair], tmp_path: Path) -> None:
     losses: dict[str, list[float]] = {}
     for world in (1, 2, 4):
         own = [pair for pair in pairs if pair.before.world == world]

@@ -105,7 +105,7 @@ def in_passes(job: Job) -> tuple[int, int, list[str], int]:
             copy.deepcopy(case.model), plan.captured, plan, device, context, compile=job.compile
         )
         alone = copy.deepcopy(case.model)
-        allowed = 1e-8 if job.tolerance is None else job.tolerance
+        allowed = job.tolerance or 1e-8
         found = differences(module, alone, case, lambda m, i=inputs: m(*i), allowed)
         wrong += [f"{name}: {text}" for text in found]
         count += 1
