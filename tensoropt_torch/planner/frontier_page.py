@@ -193,6 +193,7 @@ class _Frontier:
                 timeline,
                 self._peaks.known.get(first.index),
                 peak.categories if peak else {},
+                self._cluster.device.memory_bytes,
             )
         ]
         if self._pick is not None:

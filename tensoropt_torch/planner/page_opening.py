@@ -30,9 +30,10 @@ def opening(
     timeline: Timeline,
     peak_bytes: float | None,
     at_peak: Mapping[str, float],
+    device_bytes: float,
 ) -> Iterator[Sentence]:
     """What a plan does; ``at_peak`` are bytes of the simulated peak by what they are for, as far
-    as they are known."""
+    as they are known, and ``device_bytes`` those that a device has."""
     devices = math.prod(details.description.sizes)
     if isinstance(details, StagedDetails):
         yield "Split", details.summary
@@ -40,7 +41,7 @@ def opening(
         yield "Work", f"{work_in_words(details.work, devices)}.{_micro_batches(details)}"
     yield "Parameters and optimizer state", f"{_stored(details, devices)}."
     yield "Recomputation", f"{_runs_again(details)}."
-    yield "Memory", f"{_memory(details, peak_bytes, at_peak)}."
+    yield "Memory", f"{_memory(details, peak_bytes, at_peak, device_bytes)}."
     yield "Time", f"{_time(details, timeline)}."
     if details.collectives:
         yield "Network", f"{_most_bytes(details.collectives)}."
@@ -94,7 +95,12 @@ def _runs_again(details: PlanDetails) -> str:
     return f"{text}; most of it {named}"
 
 
-def _memory(details: PlanDetails, peak_bytes: float | None, at_peak: Mapping[str, float]) -> str:
+def _memory(
+    details: PlanDetails,
+    peak_bytes: float | None,
+    at_peak: Mapping[str, float],
+    device_bytes: float,
+) -> str:
     memory = {name: count for name, count in details.memory.items() if count > 0}
     whole = sum(memory.values())
     kept = _largest(memory, whole)
@@ -102,7 +108,12 @@ def _memory(details: PlanDetails, peak_bytes: float | None, at_peak: Mapping[str
     if not peak_bytes:
         return text
     why = _for_a_moment(whole, peak_bytes, at_peak)
-    return f"{text}. Its peak, {why}, is {format_bytes(peak_bytes)}"
+    text += f". Its peak, {why}, is {format_bytes(peak_bytes)}"
+    free = device_bytes - peak_bytes
+    has = f"the {format_bytes(device_bytes)} of a device"
+    return (
+        f"{text}: {format_bytes(free)} of {has} are free" if free >= 0 else f"{text}, beyond {has}"
+    )
 
 
 def _for_a_moment(whole: float, peak_bytes: float, at_peak: Mapping[str, float]) -> str:

@@ -44,7 +44,7 @@ DETAILS = PlanDetails(
 
 def sentences(details: PlanDetails, peak: float | None = None) -> dict[str, str]:
     at_peak = {"temporaries": 1.5 * GIB, "activations": 4 * GIB} if peak else {}
-    return dict(opening(details, timeline_of(details), peak, at_peak))
+    return dict(opening(details, timeline_of(details), peak, at_peak, 12 * GIB))
 
 
 def test_the_opening_says_what_is_stored_runs_again_and_moves() -> None:
@@ -60,13 +60,16 @@ def test_the_opening_says_what_is_stored_runs_again_and_moves() -> None:
         "forward of 1.00 s; most of it aten.silu.default (250 ms)."
     )
     assert said["Memory"].endswith(
-        "Its peak, with what lives for a moment only (1.50 GiB temporaries), is 9.50 GiB."
+        "Its peak, with what lives for a moment only (1.50 GiB temporaries), is 9.50 GiB: 2.50 GiB "
+        "of the 12.00 GiB of a device are free."
     )
     assert said["Time"] == (
         "In a step of 4.000 s a device computes for 3.30 s and waits 700 ms for the network."
     )
-    assert sentences(DETAILS, 9.0 * GIB)["Memory"].endswith(
-        "(1.50 GiB temporaries) and without 512 MiB that it keeps at other times, is 9.00 GiB."
+    of_other_times = "(1.50 GiB temporaries) and without 512 MiB that it keeps at other times, is "
+    assert of_other_times in sentences(DETAILS, 9.0 * GIB)["Memory"]
+    assert sentences(DETAILS, 13.0 * GIB)["Memory"].endswith(
+        " is 13.00 GiB, beyond the 12.00 GiB of a device."
     )
     # An all-gather over 8 receives 7 eighths; an all-reduce over 2 all of its tensor.
     assert said["Network"] == (
@@ -82,7 +85,8 @@ def test_what_does_not_happen_is_said_to() -> None:
     assert said["Recomputation"] == "Nothing runs again in backward."
     assert "peak" not in said["Memory"] and "Network" not in said
     assert sentences(DETAILS, 6 * GIB)["Memory"].endswith(
-        "Its peak, not all of it at once, is 6.00 GiB."
+        "Its peak, not all of it at once, is 6.00 GiB: 6.00 GiB of the 12.00 GiB of a device are "
+        "free."
     )
 
 

@@ -33,12 +33,12 @@ JOBS = [
     (2, Job("mlp", torch.float64, points=2, randoms=4, compile=TRACED, inputs="sharded")),
     (2, Job("mlp", torch.float64, points=2, randoms=6, compile=TRACED, micro_batches=2)),
     (1, Job("gpt", torch.float64, points=1, randoms=0, compile=TRACED, micro_batches=2)),
+]
+SLOW_JOBS = [
     (
         2,
         Job("odd_fused", F64, points=1, randoms=3, compile=TRACED, micro_batches=2, tolerance=1e-4),
     ),
-]
-SLOW_JOBS = [
     (2, Job("gpt", torch.float64, points=2, randoms=6, compile=TRACED, recompute=True)),
     (2, Job("gpt_tied", torch.float64, points=2, randoms=4, compile=TRACED, micro_batches=2)),
     (4, Job("transformer", torch.float64, points=2, randoms=4, compile=TRACED, micro_batches=2)),
