@@ -8,7 +8,7 @@ import pytest
 
 import tensoropt_torch
 from tensoropt_torch.planner.page_charts import memory_chart
-from tensoropt_torch.planner.page_words import Rate, _peak_in_words
+from tensoropt_torch.planner.page_words import Rate
 from tensoropt_torch.planner.points import notable_points
 from tensoropt_torch.planner.step_work import StepWork
 
@@ -20,7 +20,7 @@ STEP = StepWork(rows=16, tokens=1000, flops={"bfloat16": 989e12})
 def test_figures_of_a_step() -> None:
     rate = Rate(STEP, replace(DEVICE, price_per_hour=3.6, price_currency="USD"), 4)
     assert dict(rate.tiles(0.5, MEMORY)) == {
-        "a step": "500.000 ms",
+        "a step": "0.5000 s",
         "tokens a second": "2,000",
         "tokens a second and device": "500",
         "of the devices' peak (MFU)": "50.0%",
@@ -39,12 +39,6 @@ def test_without_tokens_samples_are_counted() -> None:
 def test_a_dtype_without_a_peak_has_no_utilisation() -> None:
     rate = Rate(replace(STEP, flops={"float8": 1.0}), DEVICE, 4)
     assert rate.utilisation(1.0) is None
-
-
-def test_a_peak_below_what_is_kept_is_told_as_such() -> None:
-    assert _peak_in_words(2**30, 2 * 2**30).endswith("for a moment only: its peak is 2.00 GiB")
-    assert _peak_in_words(3 * 2**30, 2 * 2**30) == "; not all of it at once: its peak is 2.00 GiB"
-    assert _peak_in_words(2**30, None) == ""
 
 
 def test_points_that_are_hardly_faster_are_not_drawn() -> None:
