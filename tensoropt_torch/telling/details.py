@@ -21,7 +21,7 @@ from tensoropt_torch.telling.description import (
     space_of,
 )
 from tensoropt_torch.telling.roles import Role, roles_of
-from tensoropt_torch.telling.work import WorkShare, work_in_words, work_shares
+from tensoropt_torch.telling.work import WorkShare, shares_of, work_in_words, work_shares
 from tensoropt_torch.units import dtype_name, format_bytes
 
 
@@ -99,7 +99,8 @@ def details_of(plan: Described, space: _C.SearchSpace | None = None) -> PlanDeta
     space = space or space_of(plan)
     description = described(space, plan)
     parameters = _parameters(space.nodes(), plan)
-    estimates = space.estimates(plan.choices.strategy(space))
+    strategy = plan.choices.strategy(space)
+    estimates, work = space.estimates(strategy), space.work(strategy)
     each = plan.settings.micro_batches  # of which estimates tell the times of one
     return PlanDetails(
         description,
@@ -108,11 +109,11 @@ def details_of(plan: Described, space: _C.SearchSpace | None = None) -> PlanDeta
         _memory(parameters, plan),
         _time(space, plan, estimates),
         {row.name: each * row.time_s for row in estimates},
-        work_shares(space, plan),
+        shares_of(work, description.sizes),
         _run_again(estimates, description, each),
         _whole(parameters),
         roles_of(
-            ((row.name, row.splits, row.flops) for row in space.work(plan.choices.strategy(space))),
+            ((row.name, row.splits, row.flops) for row in work),
             ((one.name, one.layout, one.num_bytes) for one in parameters),
             description.sizes,
         ),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensoropt_torch.layer_names import name_pattern
-from tensoropt_torch.telling.work import PARALLELISM
+from tensoropt_torch.telling.work import parts_of
 
 _LEAST_NAMED = 0.005  # of all work, of alike modules without parameters
 
@@ -104,13 +103,9 @@ def _role(
     for name in names:
         counts[name_pattern(name)] = counts.get(name_pattern(name), 0) + 1
     first = modules[names[0]]
-    parts = {
-        kind: math.prod(s for of, s in zip(first.splits, sizes, strict=False) if of == kind)
-        for kind in PARALLELISM
-    }
+    parts = dict(parts_of(first.splits, sizes)) if first.splits else {}
     share = sum(modules[name].flops for name in names) / whole
-    cut = {kind: count for kind, count in parts.items() if count > 1}
-    return Role(counts, cut, first.layout, share)
+    return Role(counts, parts, first.layout, share)
 
 
 def _module(name: str) -> str:

@@ -45,16 +45,21 @@ class WorkShare:
 def work_shares(space: _C.SearchSpace, plan: Described) -> tuple[WorkShare, ...]:
     """All different ways in which operators are split, the one with the most work first."""
     sizes = [size for size, _ in plan.settings.mesh_axes]
+    return shares_of(space.work(plan.choices.strategy(space)), sizes)
+
+
+def shares_of(rows: Sequence[_C.WorkRow], sizes: Sequence[int]) -> tuple[WorkShare, ...]:
+    """The same of the work of operators, on a mesh with axes of these sizes."""
     flops: defaultdict[tuple[tuple[str, int], ...], float] = defaultdict(float)
-    for row in space.work(plan.choices.strategy(space)):
-        flops[_parts(row.splits, sizes)] += row.flops
+    for row in rows:
+        flops[parts_of(row.splits, sizes)] += row.flops
     whole = max(1.0, sum(flops.values()))
     most_first = sorted(flops.items(), key=lambda found: -found[1])
     return tuple(WorkShare(dict(parts), work / whole) for parts, work in most_first)
 
 
-def _parts(splits: Sequence[str], sizes: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """By what splits an operator, into how many parts."""
+def parts_of(splits: Sequence[str], sizes: Sequence[int]) -> tuple[tuple[str, int], ...]:
+    """By what splits an operator, into how many parts, where these are several."""
     found = {
         kind: math.prod(size for split, size in zip(splits, sizes, strict=True) if split == kind)
         for kind in PARALLELISM
