@@ -28,6 +28,7 @@ from tests.measure.logged import logged_warnings
 
 HERE = "tests.measure.runs.test_finalists"
 QUICK = MeasureOptions(max_bytes=2048, budget_s=20.0, random_strategies=1, rounds=1)
+UNHURRIED = replace(QUICK, budget_s=500.0)  # all that are to be run are, on any machine
 
 
 class Head(nn.Module):
@@ -102,21 +103,29 @@ class Found:
     losses: list[float]
 
 
+def measure_nothing_else() -> None:
+    """From now on in this process but the plans that are run, so that the frontier is the same on
+    every machine."""
+    measure.profiled_task = lambda task, *_: task  # type: ignore[assignment]
+    measure.with_operators = lambda task, *_: task  # type: ignore[assignment]
+
+
 def picked(home: str) -> Found:
     os.environ["TENSOROPT_HOME"] = home
+    measure_nothing_else()
     watched = watch(made_up=True)
     own = model()
     values = {name: tensor.clone() for name, tensor in own.state_dict().items()}
     random = torch.get_rng_state()
-    first = find(own=own)
+    first = find(UNHURRIED, own)
     is_unchanged = torch.equal(random, torch.get_rng_state()) and all(
         torch.equal(tensor, values[name]) for name, tensor in own.state_dict().items()
     )
     runs, watched.runs = watched.runs, []
     forget_plans(home)
-    again = find()
+    again = find(UNHURRIED)
     runs_again, watched.runs = len(watched.runs), []
-    predicted = find(replace(QUICK, finalists=1))
+    predicted = find(replace(UNHURRIED, finalists=1))
     parallel = tensoropt_torch.parallelize(own, first, BATCH)
     losses = [float(parallel(share(BATCH[0])).detach())]
     return Found(
@@ -281,9 +290,7 @@ def test_plans_that_are_run_fit_the_limit(tmp_path: Path, memory: str) -> None:
 def limited(payload: tuple[str, str]) -> tuple[float, list[Plan]]:
     home, memory = payload
     os.environ["TENSOROPT_HOME"] = home
-    # The frontier is the same on every machine: nothing is measured but the plans that are run.
-    measure.profiled_task = lambda task, *_: task  # type: ignore[assignment]
-    measure.with_operators = lambda task, *_: task  # type: ignore[assignment]
+    measure_nothing_else()
     cluster = _of_slow_links()
     frontier = tensoropt_torch.find_frontier(model(), BATCH, inputs="sharded", cluster=cluster)
     ends: list[float] = [frontier.smallest.memory_bytes, frontier.fastest.memory_bytes]
