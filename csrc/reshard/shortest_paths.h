@@ -13,10 +13,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 namespace tensoropt {
@@ -35,30 +33,51 @@ struct PathLabel {
   }
 };
 
+// Nodes that were reached and whose edges were not followed yet.
+class WaitingNodes {
+ public:
+  explicit WaitingNodes(int num_nodes)
+      : times_ps_((num_nodes + kBlock - 1) / kBlock * kBlock, kUnreached),
+        least_ps_(times_ps_.size() / kBlock, kUnreached) {}
+
+  // A node that waits already is reached sooner now.
+  void put(int node, std::int64_t time_ps) {
+    times_ps_[node] = time_ps;
+    least_ps_[node / kBlock] = std::min(least_ps_[node / kBlock], time_ps);
+  }
+
+  // One that was reached first; -1 if none waits.
+  int take() {
+    const auto block = std::min_element(least_ps_.begin(), least_ps_.end());
+    if (*block == kUnreached) return -1;
+    const auto begin = times_ps_.begin() + (block - least_ps_.begin()) * kBlock;
+    const auto first = std::find(begin, begin + kBlock, *block);
+    *first = kUnreached;
+    *block = *std::min_element(begin, begin + kBlock);
+    return static_cast<int>(first - times_ps_.begin());
+  }
+
+ private:
+  static constexpr int kBlock = 16;
+  std::vector<std::int64_t> times_ps_;  // by node
+  std::vector<std::int64_t> least_ps_;  // of each block of nodes
+};
+
 template <typename Graph>
 std::vector<PathLabel> shortest_paths(const Graph& graph, int source,
                                       int goal = -1) {
-  using Entry = std::pair<std::int64_t, int>;  // time and node
   std::vector<PathLabel> labels(graph.num_nodes());
-  std::vector<Entry> heap;  // entries of labels that got better are stale
   labels[source].time_ps = 0;
-  heap.emplace_back(0, source);
-  while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
-    const auto [time_ps, node] = heap.back();
-    heap.pop_back();
-    if (node == goal) break;
-    if (time_ps != labels[node].time_ps) continue;
-    const int steps = labels[node].steps + 1;
-    graph.for_each_edge(node, [&, node = node, time_ps = time_ps](
-                                  int target, std::int64_t edge_ps) {
-      const PathLabel label{time_ps + edge_ps, steps, node};
+  WaitingNodes waiting(graph.num_nodes());
+  for (int node = source; node >= 0 && node != goal; node = waiting.take()) {
+    const PathLabel here = labels[node];
+    graph.for_each_edge(node, [&](int target, std::int64_t time_ps) {
+      const PathLabel label{here.time_ps + time_ps, here.steps + 1, node};
       if (!(label < labels[target])) return;
-      const bool faster = label.time_ps < labels[target].time_ps;
+      if (label.time_ps < labels[target].time_ps) {
+        waiting.put(target, label.time_ps);
+      }
       labels[target] = label;
-      if (!faster) return;
-      heap.emplace_back(label.time_ps, target);
-      std::push_heap(heap.begin(), heap.end(), std::greater<>());
     });
   }
   return labels;
