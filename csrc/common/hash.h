@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace tensoropt {
 
@@ -13,5 +14,20 @@ inline std::size_t hash_combine(std::size_t seed, std::size_t value) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return static_cast<std::size_t>(x ^ (x >> 31));
 }
+
+// Of the numbers in their order.
+inline std::size_t hash_all(std::size_t seed, const std::vector<int>& values) {
+  seed = hash_combine(seed, values.size());
+  for (const int value : values) {
+    seed = hash_combine(seed, static_cast<std::size_t>(value));
+  }
+  return seed;
+}
+
+struct HashNumbers {
+  std::size_t operator()(const std::vector<int>& values) const {
+    return hash_all(0, values);
+  }
+};
 
 }  // namespace tensoropt

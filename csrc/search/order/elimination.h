@@ -15,9 +15,10 @@
 // step, whose expressions are computed later, equal ones once.
 #pragma once
 
-#include <map>
+#include <unordered_map>
 #include <vector>
 
+#include "common/hash.h"
 #include "problem/problem.h"
 #include "search/order/expression.h"
 
@@ -77,9 +78,10 @@ class FactorGraph {
   ExpressionPool& pool_;
   std::vector<Term> terms_;
   std::vector<Factor> factors_;
-  std::vector<std::vector<int>> factors_of_;     // by node
-  std::map<std::vector<int>, int> factor_over_;  // sorted scope -> factor
-  std::vector<int> scalars_;                     // terms without any axis
+  std::vector<std::vector<int>> factors_of_;  // by node
+  // By sorted scope.
+  std::unordered_map<std::vector<int>, int, HashNumbers> factor_over_;
+  std::vector<int> scalars_;  // terms without any axis
   std::vector<bool> alive_;
   int num_alive_ = 0;
   mutable std::vector<Cached> cached_;

@@ -1,9 +1,11 @@
 #include "search/order/expression.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "common/check.h"
+#include "common/hash.h"
 
 namespace tensoropt {
 
@@ -35,6 +37,16 @@ double density(const Expression& expression) {
 }
 
 }  // namespace
+
+std::size_t ExpressionPool::HashKey::operator()(const Key& key) const {
+  std::size_t hash = static_cast<std::size_t>(key.kind);
+  hash = hash_combine(hash, std::hash<const void*>()(key.table));
+  hash = hash_combine(hash, static_cast<std::size_t>(key.left));
+  hash = hash_combine(hash, static_cast<std::size_t>(key.right));
+  hash = hash_all(hash, key.labels.left);
+  hash = hash_all(hash, key.labels.right);
+  return hash_combine(hash, static_cast<std::size_t>(key.labels.num_outputs));
+}
 
 int ExpressionPool::find(const Key& key) const {
   const auto found = ids_.find(key);

@@ -18,8 +18,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
-#include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "problem/problem.h"
@@ -79,7 +78,17 @@ class ExpressionPool {
   int product(int left, int right, const ProductLabels& labels);
 
  private:
-  using Key = std::tuple<int, const void*, int, int, ProductLabels>;
+  struct Key {
+    int kind = 0;
+    const void* table = nullptr;
+    int left = 0;
+    int right = 0;
+    ProductLabels labels = {};
+    bool operator==(const Key&) const = default;
+  };
+  struct HashKey {
+    std::size_t operator()(const Key& key) const;
+  };
 
   // -1 if there is none.
   int find(const Key& key) const;
@@ -88,7 +97,7 @@ class ExpressionPool {
 
   const Domains& domains_;
   std::vector<Expression> expressions_;
-  std::map<Key, int> ids_;
+  std::unordered_map<Key, int, HashKey> ids_;
 };
 
 // The expressions that `root` is made of, operands first.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -39,12 +40,15 @@ Adjacency adjacency(const Problem& problem, const Domains& domains,
   return graph;
 }
 
-// Runs one elimination order to its end.
+// Runs one elimination order to its end, or until it takes more than
+// `most_work`.
 class ScheduleMaker {
  public:
   ScheduleMaker(const Problem& problem, const ScheduleOptions& options,
-                const std::vector<int>& hubs, ExpressionPool& pool)
+                const std::vector<int>& hubs, double most_work,
+                ExpressionPool& pool)
       : options_(options),
+        most_work_(most_work),
         pool_(pool),
         graph_(problem, pool),
         is_hub_(problem.nodes.size()),
@@ -68,7 +72,7 @@ class ScheduleMaker {
   Schedule run() {
     for (int n = 0; n < static_cast<int>(is_hub_.size()); ++n) enqueue(n);
     while (graph_.num_alive() > 0) {
-      if (!step() || is_over_budget()) return given_up();
+      if (!step() || is_too_much()) return given_up();
     }
     schedule_.root = graph_.finish();
     add_up_work();
@@ -151,10 +155,10 @@ class ScheduleMaker {
   }
 
   // Estimates only grow with further steps.
-  bool is_over_budget() {
-    if (!options_.budget) return false;
+  bool is_too_much() {
     add_up_work();
-    return !options_.budget->allows(schedule_);
+    return schedule_.work > most_work_ ||
+           (options_.budget && !options_.budget->allows(schedule_));
   }
 
   // Of the terms that were made since it was last done.
@@ -183,6 +187,7 @@ class ScheduleMaker {
   }
 
   const ScheduleOptions options_;
+  const double most_work_;
   ExpressionPool& pool_;
   FactorGraph graph_;
   std::vector<bool> is_hub_;
@@ -196,7 +201,8 @@ class ScheduleMaker {
   std::vector<bool> added_up_;    // by expression
 };
 
-// Nodes in a cycle with the most neighbours, or with the fewest configs.
+// Nodes in a cycle with the most neighbours, or with the fewest configs; of
+// those of repeated blocks, which are alike, the first.
 std::vector<int> hub_candidates(const Problem& problem, const Domains& domains,
                                 const std::vector<int>& hubs) {
   const Adjacency graph = adjacency(problem, domains, hubs);
@@ -211,13 +217,21 @@ std::vector<int> hub_candidates(const Problem& problem, const Domains& domains,
   const auto by_size = [&](int a, int b) {
     return domains.size(a) < domains.size(b);
   };
-  std::set<int> result;
-  const std::size_t count = std::min(kHubCandidates, nodes.size());
-  std::stable_sort(nodes.begin(), nodes.end(), by_degree);
-  result.insert(nodes.begin(), nodes.begin() + count);
-  std::stable_sort(nodes.begin(), nodes.end(), by_size);
-  result.insert(nodes.begin(), nodes.begin() + count);
-  return {result.begin(), result.end()};
+  std::map<std::pair<const NodeTable*, std::size_t>, int> first;
+  const auto add_first = [&](auto&& order) {
+    std::stable_sort(nodes.begin(), nodes.end(), order);
+    const std::size_t count = std::min(kHubCandidates, nodes.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      const int node = nodes[i];
+      first.try_emplace({problem.nodes[node].get(), graph[node].size()}, node);
+    }
+  };
+  add_first(by_degree);
+  add_first(by_size);
+  std::vector<int> result;
+  for (const auto& [kind, node] : first) result.push_back(node);
+  std::sort(result.begin(), result.end());
+  return result;
 }
 
 }  // namespace
@@ -225,7 +239,10 @@ std::vector<int> hub_candidates(const Problem& problem, const Domains& domains,
 Schedule make_schedule(const Problem& problem, const ScheduleOptions& options,
                        ExpressionPool& pool) {
   const std::vector<int> given = options.hubs.value_or(std::vector<int>{});
-  Schedule best = ScheduleMaker(problem, options, given, pool).run();
+  const auto with_hubs = [&](const std::vector<int>& hubs, double most_work) {
+    return ScheduleMaker(problem, options, hubs, most_work, pool).run();
+  };
+  Schedule best = with_hubs(given, std::numeric_limits<double>::infinity());
   if (options.hubs) return best;
   bool improved = true;
   while (improved && best.hubs.size() < kMaxHubs) {
@@ -234,7 +251,7 @@ Schedule make_schedule(const Problem& problem, const ScheduleOptions& options,
     for (const int hub : hub_candidates(problem, pool.domains(), hubs)) {
       std::vector<int> more = hubs;
       more.push_back(hub);
-      Schedule schedule = ScheduleMaker(problem, options, more, pool).run();
+      Schedule schedule = with_hubs(more, best.work);
       if (!schedule.is_better_than(best)) continue;
       best = std::move(schedule);
       improved = true;
