@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensoropt_torch.batches import batch_rows, doubled, micro_batched
+from tensoropt_torch.batches import BatchSplits, batch_rows, doubled
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.logs import get_logger
@@ -17,7 +17,7 @@ class Parts:
     once (``why_whole`` says why)."""
 
     def __init__(self, task: PlanningTask, most: int) -> None:
-        self._whole_inputs = task.whole_inputs
+        self._splits = BatchSplits(task.captured, task.whole_inputs)
         self._made = {1: task.captured}
         self.rows = batch_rows(task.captured, task.whole_inputs)
         self.why_whole = ""
@@ -33,5 +33,5 @@ class Parts:
     def at(self, count: int) -> CapturedModel:
         """In so many of them, one of ``counts``."""
         if count not in self._made:
-            self._made[count] = micro_batched(self._made[1], count, self._whole_inputs)
+            self._made[count] = self._splits.of(count)
         return self._made[count]

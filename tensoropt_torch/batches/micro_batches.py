@@ -3,6 +3,8 @@
 ::
 
     part = micro_batched(captured, 4)    # the graph of a quarter of the rows
+    splits = BatchSplits(captured)       # of several numbers
+    parts = [splits.of(count) for count in doubled(16)]
 
 Micro-batches are to a batch what devices are to it under data parallelism, but for when they
 run. So that they may be run one by one is proven by the rules of the operators: on a mesh
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 
@@ -37,37 +40,61 @@ def doubled(most: int) -> list[int]:
     return [2**power for power in range(1, most.bit_length())]
 
 
-@without_collections()
-def micro_batched(
-    captured: CapturedModel, count: int, whole_inputs: Sequence[str] = (), *, deferred: bool = False
-) -> CapturedModel:
-    """The graph of one of ``count`` micro-batches of the captured batch, see
-    ``frontend.micro_batches``. One that is in so many already stays as it is.
+class BatchSplits:
+    """The graphs of the micro-batches of one batch; what is the same for all numbers of them is
+    made once.
 
     Args:
-        captured: of a training step, with its loss, unless gradients are ``deferred``.
+        captured: of a training step, with its loss, unless gradients are ``deferred``; or the
+            graph of one of its micro-batches.
         whole_inputs: names of inputs that all micro-batches get whole; so do those whose dim 0
             is not that of the first input.
         deferred: gradients are made when all micro-batches have run, of whatever is computed of
             the outputs.
-
-    Raises:
-        TensorOptError: the batch cannot be split so, or its loss is not that of its parts;
-            says where.
     """
-    if count == captured.micro_batches:
-        return captured
-    captured = captured.batch or captured
-    if count == 1:
-        return captured
-    _check(captured, count, whole_inputs)
-    if not deferred:
-        _check_casts(captured, count)
-    counted = with_counts(captured)
-    rows = SplitRows(counted, count, whole_inputs)
-    return replace(
-        MicroBatchWriter(counted, rows, count).write(needs_loss=not deferred), batch=captured
-    )
+
+    def __init__(
+        self,
+        captured: CapturedModel,
+        whole_inputs: Sequence[str] = (),
+        *,
+        deferred: bool = False,
+    ) -> None:
+        self._given = captured
+        self._whole = captured.batch or captured
+        self._whole_inputs = whole_inputs
+        self._deferred = deferred
+
+    @without_collections()
+    def of(self, count: int) -> CapturedModel:
+        """The graph of one of ``count`` micro-batches. One that is in so many already stays as it
+        is.
+
+        Raises:
+            TensorOptError: the batch cannot be split so, or its loss is not that of its parts;
+                says where.
+        """
+        if count == self._given.micro_batches:
+            return self._given
+        if count == 1:
+            return self._whole
+        _check(self._whole, count, self._whole_inputs)
+        if not self._deferred:
+            _check_casts(self._whole, count)
+        rows = SplitRows(self._counted, count, self._whole_inputs)
+        writer = MicroBatchWriter(self._counted, rows, count)
+        return replace(writer.write(needs_loss=not self._deferred), batch=self._whole)
+
+    @cached_property
+    def _counted(self) -> CapturedModel:
+        return with_counts(self._whole)
+
+
+def micro_batched(
+    captured: CapturedModel, count: int, whole_inputs: Sequence[str] = (), *, deferred: bool = False
+) -> CapturedModel:
+    """The graph of one of ``count`` micro-batches of the captured batch, see ``BatchSplits``."""
+    return BatchSplits(captured, whole_inputs, deferred=deferred).of(count)
 
 
 def _check(captured: CapturedModel, count: int, whole_inputs: Sequence[str]) -> None:

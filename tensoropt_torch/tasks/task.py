@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch import measure
-from tensoropt_torch.batches import batch_rows, doubled, micro_batched
+from tensoropt_torch.batches import BatchSplits, batch_rows, doubled
 from tensoropt_torch.checks import check_whole
 from tensoropt_torch.config import (
     Cluster,
@@ -187,10 +187,11 @@ def _in_micro_batches(
     counts = [count for count in doubled(most) if count == 2 or rows % count == 0]
     if not counts:
         return
+    splits = BatchSplits(captured, whole_inputs)
     with progress("writing the step in micro-batches", len(counts), ticking=True) as done:
         for count in counts:
             done(f"{count} micro-batches", more=0)
-            yield micro_batched(captured, count, whole_inputs)
+            yield splits.of(count)
             done()
 
 

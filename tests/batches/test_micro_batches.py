@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from tensoropt_torch import Example, find_frontier
-from tensoropt_torch.batches import micro_batched
+from tensoropt_torch.batches import BatchSplits, micro_batched, micro_batches
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
 from tests.distributed.models import CASES, Case, make
@@ -101,6 +101,28 @@ def assert_equal_to_whole(case: Case, count: int) -> None:
         torch.testing.assert_close(
             gradients[name], parameter.grad, rtol=1e-8, atol=TOLERANCE, msg=lambda m, n=name: n + m
         )
+
+
+def test_what_all_numbers_share_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make("gpt", torch.float64)
+    captured = capture(case.model, case.args, **case.keywords)
+    made: list[CapturedModel] = []
+    with_counts = micro_batches.with_counts
+
+    def watched(whole: CapturedModel) -> CapturedModel:
+        made.append(whole)
+        return with_counts(whole)
+
+    monkeypatch.setattr(micro_batches, "with_counts", watched)
+    splits = BatchSplits(captured)
+    parts = {count: splits.of(count) for count in (2, 4)}
+    assert len(made) == 1 and made[0] is captured
+    assert splits.of(1) is captured
+    for count, part in parts.items():
+        alone = micro_batched(captured, count)
+        assert part.batch is captured and part.micro_batches == count
+        assert str(part.graph_module.graph) == str(alone.graph_module.graph)
+        assert BatchSplits(part).of(1) is captured and BatchSplits(part).of(count) is part
 
 
 @pytest.mark.parametrize("count", [2, 4])
