@@ -761,7 +761,7 @@ class SearchOptions:
     """
     How to search; search/frontier_tracking.h.
     """
-    def __init__(self, *, algorithm: str, epsilon: float, memory_limit: float, num_threads: int, heuristics: collections.abc.Sequence[float], max_conditioning_work: float, use_bounds: bool, pick_limits: collections.abc.Sequence[float], others: collections.abc.Sequence[tuple[float, float]]) -> None:
+    def __init__(self, *, algorithm: str, epsilon: float, memory_limit: float, num_threads: int, heuristics: collections.abc.Sequence[float], max_conditioning_work: float, use_bounds: bool, pick_limits: collections.abc.Sequence[float], only_picks: bool, others: collections.abc.Sequence[tuple[float, float]]) -> None:
         ...
 class Strategy:
     """
@@ -792,6 +792,9 @@ class SearchResult:
         ...
     @property
     def min_memory(self) -> float:
+        ...
+    @property
+    def min_time(self) -> float:
         ...
     @property
     def points(self) -> list[tuple[float, float]]:
@@ -868,6 +871,10 @@ class SearchSpace:
         """
         Seconds of the host, which a step takes at least; describe/host_time.h.
         """
+    def least_memory(self, options: SearchOptions) -> float:
+        """
+        Bytes per device of the strategy that needs the fewest, whatever the error that is allowed; takes less than a search.
+        """
     def least_of_parts(self, places: collections.abc.Sequence[int], parts: collections.abc.Sequence[tuple[int, int, int]], *, weightings: int, epsilon: float, memory_limit: float, num_threads: int) -> list[SupportingLines]:
         """
         What strategies of parts (first place, last place, number in flight) cost at least, where each node of the graph has a place.
@@ -894,9 +901,9 @@ class SearchSpace:
         """
         Graph nodes that cast a parameter to a narrower dtype; space/parameter_copies.h.
         """
-    def play(self, roles: collections.abc.Sequence[tuple[str, int]], epsilon: float) -> BaselineResult:
+    def play(self, roles: collections.abc.Sequence[tuple[str, int]], options: SearchOptions) -> BaselineResult:
         """
-        The frontier when each mesh axis plays a role, given as (kind, name of a dim or -1); csrc/baselines/axis_roles.h.
+        The frontier when each mesh axis plays a role, given as (kind, name of a dim or -1), csrc/baselines/axis_roles.h; the memory limit is ignored.
         """
     def ports(self, node: SpaceNodeId) -> list[ConfigPorts]:
         """

@@ -140,6 +140,12 @@ void BaselineResult::add(Part part) {
   }
 }
 
+void BaselineResult::add_all(Subproblem subproblem,
+                             const SearchOptions& options) {
+  auto found = search_if_any(subproblem.problem, options);
+  if (found) add({std::move(subproblem), *std::move(found)});
+}
+
 void BaselineResult::keep_only(int point) {
   points_ = {points_[point]};
   origins_ = {origins_[point]};
@@ -187,9 +193,16 @@ AxisRoles Baselines::uniform(RoleKind kind) const {
 BaselineResult Baselines::play(const AxisRoles& roles,
                                const SearchOptions& options) {
   BaselineResult result;
-  Subproblem part = whole_.make(roles_.allowed(roles));
-  auto found = search_if_any(part.problem, without_limit(options));
-  if (found) result.add({std::move(part), *std::move(found)});
+  result.add_all(whole_.make(roles_.allowed(roles)), without_limit(options));
+  return result;
+}
+
+BaselineResult Baselines::within(const Problem& problem,
+                                 const std::vector<ConfigMask>& allowed,
+                                 const SearchOptions& options) {
+  BaselineResult result;
+  SubproblemMaker maker(problem);
+  result.add_all(maker.make(allowed), without_limit(options));
   return result;
 }
 
@@ -201,20 +214,17 @@ BaselineResult Baselines::find_megatron(const SearchOptions& options) {
     if (axis < space_.machine().mesh.num_axes()) {
       roles[axis] = {RoleKind::kTensor};
     }
-    Subproblem part = as_used_.make(roles_.allowed(roles));
-    auto found = search_if_any(part.problem, options);
-    if (found) result.add({std::move(part), *std::move(found)});
+    result.add_all(as_used_.make(roles_.allowed(roles)), options);
   }
   return result;
 }
 
 BaselineResult Baselines::find_opt_cnn(const SearchOptions& options) {
   BaselineResult result;
-  Subproblem part = as_used_.make(everything(as_used_problem_));
-  auto found = search_if_any(part.problem, options);
-  if (!found) return result;
-  result.add({std::move(part), *std::move(found)});
-  result.keep_only(static_cast<int>(result.points_.size()) - 1);
+  result.add_all(as_used_.make(everything(as_used_problem_)), options);
+  if (!result.points_.empty()) {
+    result.keep_only(static_cast<int>(result.points_.size()) - 1);
+  }
   return result;
 }
 

@@ -53,6 +53,8 @@ class BaselineResult {
   };
 
   void add(Part part);
+  // What there is in it.
+  void add_all(Subproblem subproblem, const SearchOptions& options);
   void keep_only(int point);
   bool beats(Point point) const;
 
@@ -73,6 +75,11 @@ class Baselines {
   BaselineResult find(Baseline baseline, const SearchOptions& options);
   // The frontier of strategies that play these roles.
   BaselineResult play(const AxisRoles& roles, const SearchOptions& options);
+  // That of a problem with these configs alone, of others its tables may be
+  // without choices. The memory limit is ignored.
+  static BaselineResult within(const Problem& problem,
+                               const std::vector<ConfigMask>& allowed,
+                               const SearchOptions& options);
 
  private:
   AxisRoles uniform(RoleKind kind) const;

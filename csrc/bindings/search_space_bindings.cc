@@ -127,6 +127,7 @@ void bind_strategy(py::module_& module) {
       .def_property_readonly("exact", &SearchResult::exact)
       .def_property_readonly("epsilon", &SearchResult::epsilon)
       .def_property_readonly("min_memory", &SearchResult::min_memory)
+      .def_property_readonly("min_time", &SearchResult::min_time)
       .def_property_readonly(
           "heuristics",
           [](const SearchResult& result) {
@@ -187,19 +188,26 @@ void bind_baselines(py::module_& module, BoundSpace& search_space) {
           py::arg("name"), py::arg("epsilon"), py::arg("num_threads") = 0,
           py::arg("pick_limits") = std::vector<double>{})
       .def(
+          "least_memory",
+          [](SearchSpace& self, const SearchOptions& options) {
+            const py::gil_scoped_release release;
+            return self.least_memory(options);
+          },
+          py::arg("options"),
+          "Bytes per device of the strategy that needs the fewest, whatever "
+          "the error that is allowed; takes less than a search.")
+      .def(
           "play",
           [](SearchSpace& self,
              const std::vector<std::pair<std::string, int>>& roles,
-             double epsilon) {
-            SearchOptions options;
-            options.epsilon = epsilon;
+             const SearchOptions& options) {
             const py::gil_scoped_release release;
-            return self.told(
-                self.baselines(0).play(parse_roles(roles), options));
+            return self.play(parse_roles(roles), options);
           },
-          py::arg("roles"), py::arg("epsilon"),
+          py::arg("roles"), py::arg("options"),
           "The frontier when each mesh axis plays a role, given as (kind, name "
-          "of a dim or -1); csrc/baselines/axis_roles.h.")
+          "of a dim or -1), csrc/baselines/axis_roles.h; the memory limit is "
+          "ignored.")
       .def_property_readonly(
           "named_dims",
           [](SearchSpace& self) {

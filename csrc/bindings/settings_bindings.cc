@@ -165,7 +165,7 @@ void bind_search_options(py::module_& module) {
                        double memory_limit, int num_threads,
                        const std::vector<double>& heuristics,
                        double max_conditioning_work, bool use_bounds,
-                       const std::vector<double>& pick_limits,
+                       const std::vector<double>& pick_limits, bool only_picks,
                        const std::vector<std::pair<double, double>>& others) {
              SearchOptions options;
              options.algorithm = parse_algorithm(algorithm);
@@ -176,6 +176,7 @@ void bind_search_options(py::module_& module) {
              options.max_conditioning_work = max_conditioning_work;
              options.use_bounds = use_bounds;
              options.pick_limits = pick_limits;
+             options.only_picks = only_picks;
              for (const auto& [memory, time] : others) {
                options.others.push_back({memory, time});
              }
@@ -184,7 +185,8 @@ void bind_search_options(py::module_& module) {
            py::kw_only(), py::arg("algorithm"), py::arg("epsilon"),
            py::arg("memory_limit"), py::arg("num_threads"),
            py::arg("heuristics"), py::arg("max_conditioning_work"),
-           py::arg("use_bounds"), py::arg("pick_limits"), py::arg("others"));
+           py::arg("use_bounds"), py::arg("pick_limits"), py::arg("only_picks"),
+           py::arg("others"));
 }
 
 }  // namespace

@@ -22,9 +22,14 @@ bool fits(const EdgeWay& way, const Projection& step) {
 // One edge between two ports.
 class Crossing {
  public:
-  Crossing(const EdgeSpec& edge, const Mesh& mesh, const ReshardTimes& times,
-           const Port& from, const Port& to)
-      : edge_(edge), mesh_(mesh), times_(times), from_(from), to_(to) {}
+  Crossing(const EdgeSpec& edge, const ReshardTimes& times, const Port& from,
+           const EndBytes& at_source, const Port& to, const EndBytes& at_target)
+      : edge_(edge),
+        times_(times),
+        from_(from),
+        at_source_(at_source),
+        to_(to),
+        at_target_(at_target) {}
 
   EdgeWays ways() const {
     EdgeWays ways;
@@ -38,7 +43,7 @@ class Crossing {
     const bool reshards = from_.value != to_.value;
     const double once_s =
         reshards ? time_s(times_.value_s, edge_.forward_exposed) : 0;
-    const double bytes_after = local_bytes(*edge_.meta, to_.value, mesh_);
+    const double bytes_after = at_target_.kept;
     const auto add = [&](double kept_bytes, double each_s, Saved saved) {
       ways.add_value(
           {{.kept_bytes = kept_bytes, .micro_batch_s = each_s}, {saved}});
@@ -72,13 +77,11 @@ class Crossing {
     if (!edge_.of_parameter) {
       return ways.add_gradient({{.micro_batch_s = once_s}, {}});
     }
-    TensorMeta sum = *edge_.meta;  // has the dtype of the parameter
-    sum.dtype = edge_.cast_from.value_or(sum.dtype);
-    const double bytes = local_bytes(sum, from_.gradient, mesh_);
+    const double bytes = at_source_.summed;
     ways.add_gradient({{.micro_batch_s = once_s, .added_bytes = bytes}, {}});
     if (to_.gradient == from_.gradient) return;
     // It takes the place of the gradient that the parameter has at the end.
-    const double summed = local_bytes(sum, to_.gradient, mesh_);
+    const double summed = at_target_.summed;
     ways.add_gradient({{.state_bytes = std::max(0.0, summed - bytes),
                         .step_s = once_s,
                         .added_bytes = summed},
@@ -87,10 +90,7 @@ class Crossing {
 
   // Of the copy before the reshard, if something else does not keep it.
   double bytes_before() const {
-    if (edge_.producer_keeps) return 0;
-    TensorMeta before = *edge_.meta;
-    before.dtype = edge_.cast_from.value_or(before.dtype);
-    return local_bytes(before, from_.value, mesh_);
+    return edge_.producer_keeps ? 0 : at_source_.kept;
   }
 
   // Of a reshard that is not empty.
@@ -103,11 +103,19 @@ class Crossing {
   }
 
   const EdgeSpec& edge_;
-  const Mesh& mesh_;
   const ReshardTimes& times_;
   const Port& from_;
+  const EndBytes at_source_;
   const Port& to_;
+  const EndBytes at_target_;
 };
+
+// What crosses the edge, before the cast.
+TensorMeta uncast(const EdgeSpec& edge) {
+  TensorMeta before = *edge.meta;
+  before.dtype = edge.cast_from.value_or(before.dtype);
+  return before;
+}
 
 }  // namespace
 
@@ -135,10 +143,23 @@ void EdgeOptions::add(const EdgeOption& option) {
   options_[size_++] = option;
 }
 
-EdgeWays edge_ways(const EdgeSpec& edge, const Mesh& mesh,
-                   const ReshardTimes& times, const Port& from,
-                   const Port& to) {
-  return Crossing(edge, mesh, times, from, to).ways();
+// Sums of gradients have the dtype of the parameter.
+EndBytes source_bytes(const EdgeSpec& edge, const Mesh& mesh,
+                      const Port& from) {
+  const TensorMeta before = uncast(edge);
+  return {local_bytes(before, from.value, mesh),
+          edge.of_parameter ? local_bytes(before, from.gradient, mesh) : 0};
+}
+
+EndBytes target_bytes(const EdgeSpec& edge, const Mesh& mesh, const Port& to) {
+  return {local_bytes(*edge.meta, to.value, mesh),
+          edge.of_parameter ? local_bytes(uncast(edge), to.gradient, mesh) : 0};
+}
+
+EdgeWays edge_ways(const EdgeSpec& edge, const ReshardTimes& times,
+                   const Port& from, const EndBytes& at_source, const Port& to,
+                   const EndBytes& at_target) {
+  return Crossing(edge, times, from, at_source, to, at_target).ways();
 }
 
 EdgeWays edge_ways(const EdgeSpec& edge, const Mesh& mesh,
@@ -153,7 +174,8 @@ EdgeWays edge_ways(const EdgeSpec& edge, const Mesh& mesh,
   if (edge.backward) {
     times.gradient_s = time_s(gradients, to.gradient, from.gradient);
   }
-  return edge_ways(edge, mesh, times, from, to);
+  return edge_ways(edge, times, from, source_bytes(edge, mesh, from), to,
+                   target_bytes(edge, mesh, to));
 }
 
 EdgeOptions edge_options(const EdgeWays& ways, const Projection& step) {

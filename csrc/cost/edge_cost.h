@@ -105,8 +105,20 @@ struct ReshardTimes {
   double gradient_s = 0;
 };
 
-EdgeWays edge_ways(const EdgeSpec& edge, const Mesh& mesh,
-                   const ReshardTimes& times, const Port& from, const Port& to);
+// Bytes of the largest part of what an edge carries, at one of its ends: of a
+// copy that is kept there, and of sums of gradients.
+struct EndBytes {
+  double kept = 0;
+  double summed = 0;
+};
+
+EndBytes source_bytes(const EdgeSpec& edge, const Mesh& mesh, const Port& from);
+EndBytes target_bytes(const EdgeSpec& edge, const Mesh& mesh, const Port& to);
+
+// For those who ask for many pairs of ports. The bytes are those of the ports.
+EdgeWays edge_ways(const EdgeSpec& edge, const ReshardTimes& times,
+                   const Port& from, const EndBytes& at_source, const Port& to,
+                   const EndBytes& at_target);
 
 // With the times that these reshards have.
 EdgeWays edge_ways(const EdgeSpec& edge, const Mesh& mesh,

@@ -34,6 +34,9 @@ void validate(const Problem& problem, const SearchOptions& options) {
   for (const double limit : options.pick_limits) {
     TO_CHECK(limit >= 0, "pick_limits must not be negative, got {}", limit);
   }
+  TO_CHECK(!options.only_picks || !memory_limits(options).picks.empty(),
+           "only_picks without a limit promises nothing; give memory_limit or "
+           "pick_limits below it");
   for (const Point other : options.others) {
     TO_CHECK(other.memory >= 0 && other.time >= 0,
              "others must not cost less than nothing, got {} B and {} s",
@@ -93,6 +96,7 @@ class Search {
     const std::vector<std::shared_ptr<Solution>> scheduled = schedule();
     result_.stats_.schedule_seconds = watch.seconds();
     result_.min_memory_ = std::numeric_limits<double>::infinity();
+    result_.min_time_ = std::numeric_limits<double>::infinity();
     for (const auto& solution : scheduled) solve(solution);
     if (result_.solutions_.empty() && result_.exact()) return std::nullopt;
     TO_CHECK(!result_.solutions_.empty(),
@@ -149,6 +153,8 @@ class Search {
                               search.solutions().end());
     result_.min_memory_ =
         std::min(result_.min_memory_, solution->known().front().cost.memory);
+    result_.min_time_ =
+        std::min(result_.min_time_, solution->known().back().cost.time);
     result_.epsilon_ = search.error();
     note(search);
   }

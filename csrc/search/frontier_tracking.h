@@ -45,6 +45,9 @@ struct SearchOptions {
   // strategy within it, however close to the limit that is. `memory_limit` is
   // one of them.
   std::vector<double> pick_limits;
+  // Whether nothing but that is promised: then fewer strategies are looked for,
+  // and other points are what was met on the way.
+  bool only_picks = false;
   // Costs of strategies of other problems, with which the result will be
   // united: what one of them stands for, within epsilon, is not searched for.
   std::vector<Point> others;
@@ -94,10 +97,13 @@ class SearchResult {
   // Whether all strategies were considered: false after a heuristic
   // elimination, and then no error bound is known.
   bool exact() const { return heuristics_.empty(); }
-  // The bound that holds for the frontier returned; infinite if not exact().
+  // The bound that holds for the frontier returned, or for what is picked from
+  // it (SearchOptions.only_picks); infinite if not exact().
   double epsilon() const { return epsilon_; }
   // The least memory of any strategy (considered), limit or not.
   double min_memory() const { return min_memory_; }
+  // The least time of any strategy (considered), limit or not.
+  double min_time() const { return min_time_; }
   std::span<const Heuristic> heuristics_used() const { return heuristics_; }
   const SearchStats& stats() const { return stats_; }
 
@@ -118,6 +124,7 @@ class SearchResult {
   std::vector<Heuristic> heuristics_;
   double epsilon_ = 0;
   double min_memory_ = 0;
+  double min_time_ = 0;
   SearchStats stats_;
 };
 

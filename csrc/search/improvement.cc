@@ -67,7 +67,7 @@ class QuickLook {
 
  private:
   Verdict verdict(WeightedProbe& probe, double rounding) const {
-    probe.solve_between(options_.epsilon, limits_.most, 2);
+    probe.solve_between(options_.epsilon, limits_, 2);
     if (probe.strategies().empty()) return Verdict::kNone;
     std::vector<Weights> weightings = hull_weights(known_, kFirstWeightings);
     std::erase_if(weightings, [](const Weights& w) { return !w.is_usable(); });

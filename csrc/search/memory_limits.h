@@ -9,7 +9,8 @@
 namespace tensoropt {
 
 inline MemoryLimits memory_limits(const SearchOptions& options) {
-  MemoryLimits limits{.most = options.memory_limit};
+  MemoryLimits limits{.most = options.memory_limit,
+                      .only_picks = options.only_picks};
   for (const double limit : options.pick_limits) {
     if (limit < limits.most) limits.picks.push_back(limit);
   }

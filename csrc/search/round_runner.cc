@@ -130,8 +130,9 @@ ZoneLimits RoundRunner::probe_limits(const Region& region) const {
 void RoundRunner::search_all(Bounds& bounds, Region region,
                              const std::vector<Point>& zones) {
   error_ = 0;
-  for (std::size_t first = 0; first < zones.size(); first += kMaxZones) {
-    const std::size_t last = std::min(first + kMaxZones, zones.size());
+  const std::size_t size = options_.limits.only_picks ? 0 : zones.size();
+  for (std::size_t first = 0; first < size; first += kMaxZones) {
+    const std::size_t last = std::min(first + kMaxZones, size);
     region.zones.assign(zones.begin() + first, zones.begin() + last);
     search_completely(bounds, region,
                       {.epsilon = options_.thin_epsilon,

@@ -39,9 +39,9 @@ void Stage::probe(const std::vector<Point>& given, std::size_t max_weightings,
   probe_.emplace(graph_, solution_.schedule(), options_.workers,
                  options_.memory, depth);
   if (!options_.use_bounds) {
-    probe_->solve_between(0, options_.limits.most, 2);
+    probe_->solve_between(0, options_.limits, 2);
   } else if (given.empty()) {
-    probe_->solve_between(options_.known_epsilon, options_.limits.most,
+    probe_->solve_between(options_.known_epsilon, options_.limits,
                           max_weightings);
   } else {
     probe_->solve(hull_weights(given, max_weightings));

@@ -57,7 +57,8 @@ class JointProblem {
                              solution.tables());
     WeightedProbe probe(graph, solution.schedule(), workers, memory,
                         Depth::kNothing);
-    probe.solve_between(options.epsilon, options.memory_limit * num_parts_,
+    probe.solve_between(options.epsilon,
+                        {.most = options.memory_limit * num_parts_},
                         options.most);
     return lines_of(probe, solution, graph.rounding());
   }

@@ -47,6 +47,14 @@ const Problem& SearchSpace::problem(int num_threads) {
   return *problem_;
 }
 
+Problem SearchSpace::problem_of(const ProblemPart& part, int num_threads) {
+  const std::lock_guard lock(problem_mutex_);
+  if (problem_) return *problem_;
+  const Problem made =
+      SpaceProblem(space_, setup_.step).build(num_threads, part);
+  return allowed_.empty() ? made : restrict(made, allowed_);
+}
+
 SpaceNodeId SearchSpace::blocked_node(const std::vector<ConfigMask>& allowed) {
   problem(0);
   const Problem part = restrict(whole_, allowed);
@@ -64,6 +72,21 @@ SearchResult SearchSpace::search(const SearchOptions& options,
   if (!host_.counts()) return found;
   return found.told([&](const Strategy& one) { return host_.of(one); },
                     host_.least());
+}
+
+BaselineResult SearchSpace::play(const AxisRoles& roles,
+                                 const SearchOptions& options) {
+  const std::vector<ConfigMask> allowed = RoleMasks(space_).allowed(roles);
+  const Problem problem = problem_of({.allowed = allowed}, options.num_threads);
+  return told(Baselines::within(problem, allowed, options));
+}
+
+double SearchSpace::least_memory(SearchOptions options) {
+  constexpr double kOnlyTheEnds = 1e9;  // any error is allowed between them
+  options.epsilon = kOnlyTheEnds;
+  const Problem problem =
+      problem_of({.without_reshards = true}, options.num_threads);
+  return tensoropt::search(problem, options).min_memory();
 }
 
 BaselineResult SearchSpace::told(const BaselineResult& result) const {

@@ -18,6 +18,7 @@
 #include "search/frontier_tracking.h"
 #include "search/supporting_lines.h"
 #include "space/space.h"
+#include "space/space_problem.h"
 
 namespace tensoropt {
 
@@ -73,6 +74,9 @@ class SearchSpace {
   SearchResult search(const SearchOptions& options,
                       const std::vector<ConfigMask>& allowed);
 
+  // The least bytes of any strategy. Takes less than a search.
+  double least_memory(SearchOptions options);
+
   // The same graph and costs with other numbers of micro-batches in flight:
   // tables of several numbers are built together, which takes less than one by
   // one. Masks of restrict_to do not apply.
@@ -94,6 +98,10 @@ class SearchSpace {
       const SupportingLinesOptions& options);
 
   Baselines& baselines(int num_threads);
+  // The frontier of strategies that play these roles, with times as they are
+  // told; the memory limit is ignored. Where nothing else was asked for before,
+  // nothing is worked out of configs that do not play them.
+  BaselineResult play(const AxisRoles& roles, const SearchOptions& options);
 
   // Times as they are told: the host may need longer for a step than the device
   // (describe/host_time.h).
@@ -101,6 +109,8 @@ class SearchSpace {
   BaselineResult told(const BaselineResult& result) const;
 
  private:
+  // All of the problem if that is made already.
+  Problem problem_of(const ProblemPart& part, int num_threads);
   const Problem& problem_in_flight(int number);
   NodeId graph_node_of(const SpaceNode& node) const;
   // Whether it is the relay of a source with several uses.

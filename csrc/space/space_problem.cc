@@ -82,11 +82,18 @@ std::optional<EdgeWays> SpaceProblem::ways_of(const SpaceEdge& edge,
                                               const EdgeKind& kind,
                                               int source_config,
                                               int target_config) const {
-  const auto spec = spec_of(edge, kind, source_config, target_config);
+  const Port& to = space_.target_port(edge, target_config);
+  const auto spec = spec_of(edge, kind, source_config, target_config,
+                            has_lone_entry(kind, to));
   if (!spec) return std::nullopt;
   return edge_ways(*spec, space_.machine().mesh, kind.values, kind.gradients,
-                   space_.source_port(edge, source_config),
-                   space_.target_port(edge, target_config));
+                   space_.source_port(edge, source_config), to);
+}
+
+// Whether the part of some device that is kept after the reshard is special.
+bool SpaceProblem::has_lone_entry(const EdgeKind& kind, const Port& to) const {
+  return tensoropt::has_lone_entry(*kind.spec.meta, to.value,
+                                   space_.machine().mesh);
 }
 
 bool SpaceProblem::allows(const SpaceEdge& edge, int source_config,
@@ -98,7 +105,8 @@ bool SpaceProblem::allows(const SpaceEdge& edge, int source_config,
 std::optional<EdgeSpec> SpaceProblem::spec_of(const SpaceEdge& edge,
                                               const EdgeKind& kind,
                                               int source_config,
-                                              int target_config) const {
+                                              int target_config,
+                                              bool lone_entry) const {
   EdgeSpec spec = kind.spec;
   const SpaceConfig& source =
       space_.nodes()[edge.source].configs->configs[source_config];
@@ -136,8 +144,7 @@ std::optional<EdgeSpec> SpaceProblem::spec_of(const SpaceEdge& edge,
   }
   // What a rank keeps of a copy it need not make again, so the ranks would
   // not communicate alike in backward.
-  if (spec.consumer_saves &&
-      has_lone_entry(*spec.meta, to.value, space_.machine().mesh)) {
+  if (spec.consumer_saves && lone_entry) {
     if (recomputed || !spec.may_keep) return std::nullopt;
     spec.may_replay = false;
   }
@@ -160,9 +167,36 @@ std::vector<bool> SpaceProblem::followers(const SpaceEdge& edge,
   return same;
 }
 
+// The configs of both ends that a table is made for; no mask: all.
+struct SpaceProblem::Cells {
+  ConfigMask sources = {};
+  ConfigMask targets = {};
+  bool without_reshards = false;
+
+  bool has_source(int config) const {
+    return sources.empty() || sources[config];
+  }
+  bool has_target(int config) const {
+    return targets.empty() || targets[config];
+  }
+
+  auto operator<=>(const Cells&) const = default;
+};
+
+SpaceProblem::Cells SpaceProblem::cells_of(const SpaceEdge& edge,
+                                           const ProblemPart& part) {
+  Cells cells{.without_reshards = part.without_reshards};
+  if (!part.allowed.empty()) {
+    cells.sources = part.allowed[edge.source];
+    cells.targets = part.allowed[edge.target];
+  }
+  return cells;
+}
+
 // By step.
 std::vector<std::shared_ptr<const EdgeTable>> SpaceProblem::edge_tables(
-    const SpaceEdge& edge, std::span<const Projection> steps) const {
+    const SpaceEdge& edge, const Cells& cells,
+    std::span<const Projection> steps) const {
   const int sources =
       static_cast<int>(space_.nodes()[edge.source].configs->configs.size());
   const int targets =
@@ -176,22 +210,38 @@ std::vector<std::shared_ptr<const EdgeTable>> SpaceProblem::edge_tables(
   for (int target = 0; target < targets; ++target) {
     target_ports.push_back(space_.target_port(edge, target));
   }
+  const Mesh& mesh = space_.machine().mesh;
+  std::vector<EndBytes> at_source;
+  for (const Port& port : source_ports) {
+    at_source.push_back(source_bytes(kind.spec, mesh, port));
+  }
+  std::vector<EndBytes> at_target;
+  std::vector<bool> lone_entries;
+  for (const Port& port : target_ports) {
+    at_target.push_back(target_bytes(kind.spec, mesh, port));
+    lone_entries.push_back(has_lone_entry(kind, port));
+  }
   KnownTimes times(kind.values, kind.gradients, source_ports, target_ports);
   std::vector<EdgeTable::Builder> builders(
       steps.size(), EdgeTable::Builder(sources, targets));
   for (int source = 0; source < sources; ++source) {
-    const std::vector<bool> allowed =
+    if (!cells.has_source(source)) continue;
+    const std::vector<bool> reached =
         edge.follows
             ? followers(edge, source)
             : std::vector<bool>(static_cast<std::size_t>(targets), true);
     for (int target = 0; target < targets; ++target) {
-      if (!allowed[target]) continue;
-      const auto spec = spec_of(edge, kind, source, target);
+      if (!reached[target] || !cells.has_target(target)) continue;
+      const auto spec =
+          spec_of(edge, kind, source, target, lone_entries[target]);
       if (!spec) continue;
+      const ReshardTimes seconds =
+          cells.without_reshards
+              ? ReshardTimes()
+              : times.between(source, target, spec->backward);
       const EdgeWays ways =
-          edge_ways(*spec, space_.machine().mesh,
-                    times.between(source, target, spec->backward),
-                    source_ports[source], target_ports[target]);
+          edge_ways(*spec, seconds, source_ports[source], at_source[source],
+                    target_ports[target], at_target[target]);
       for (std::size_t step = 0; step < steps.size(); ++step) {
         const EdgeOptions options = edge_options(ways, steps[step]);
         for (const EdgeOption& option : options.all()) {
@@ -226,14 +276,15 @@ void SpaceProblem::add_nodes(Problem& problem, const Projection& step) const {
 
 void SpaceProblem::add_edges(std::vector<Problem>& problems,
                              std::span<const Projection> steps,
-                             int num_threads) const {
+                             const ProblemPart& part, int num_threads) const {
   const std::vector<SpaceEdge>& edges = space_.edges();
-  std::map<EdgeKind, int> distinct;
+  std::map<std::pair<EdgeKind, Cells>, int> distinct;
   std::vector<int> first_edge;
   std::vector<int> table_of;
   for (std::size_t i = 0; i < edges.size(); ++i) {
-    const auto [entry, added] = distinct.emplace(
-        kind_of(edges[i]), static_cast<int>(first_edge.size()));
+    const auto [entry, added] =
+        distinct.try_emplace({kind_of(edges[i]), cells_of(edges[i], part)},
+                             static_cast<int>(first_edge.size()));
     if (added) first_edge.push_back(static_cast<int>(i));
     table_of.push_back(entry->second);
   }
@@ -241,7 +292,8 @@ void SpaceProblem::add_edges(std::vector<Problem>& problems,
       first_edge.size());
   Workers workers(num_threads);
   workers.run(static_cast<int>(tables.size()), [&](int table) {
-    tables[table] = edge_tables(edges[first_edge[table]], steps);
+    const SpaceEdge& edge = edges[first_edge[table]];
+    tables[table] = edge_tables(edge, cells_of(edge, part), steps);
   });
   for (std::size_t i = 0; i < edges.size(); ++i) {
     for (std::size_t step = 0; step < steps.size(); ++step) {
@@ -252,10 +304,10 @@ void SpaceProblem::add_edges(std::vector<Problem>& problems,
   }
 }
 
-Problem SpaceProblem::build(int num_threads) const {
+Problem SpaceProblem::build(int num_threads, const ProblemPart& part) const {
   std::vector<Problem> problems(1);
   add_nodes(problems[0], step_);
-  add_edges(problems, std::span(&step_, 1), num_threads);
+  add_edges(problems, std::span(&step_, 1), part, num_threads);
   return std::move(problems[0]);
 }
 
@@ -267,7 +319,7 @@ std::vector<Problem> SpaceProblem::build_all(std::span<const StepShape> shapes,
     steps.emplace_back(shapes[i], space_.machine().device);
     add_nodes(problems[i], steps.back());
   }
-  add_edges(problems, steps, num_threads);
+  add_edges(problems, steps, {}, num_threads);
   return problems;
 }
 

@@ -19,6 +19,7 @@
 
 #include "cost/edge_cost.h"
 #include "problem/problem.h"
+#include "problem/propagation.h"
 #include "space/space.h"
 
 namespace tensoropt {
@@ -30,6 +31,15 @@ inline Problem::NodeId problem_node(SpaceNodeId node) {
 inline SpaceNodeId space_node(Problem::NodeId node) {
   return SpaceNodeId(int{node});
 }
+
+// What is asked for of a problem.
+struct ProblemPart {
+  // By node: tables of edges have no choices between other configs. None: all.
+  std::vector<ConfigMask> allowed = {};
+  // Reshards take no time, which is most of what there is to work out. The
+  // least memory of all strategies is the same.
+  bool without_reshards = false;
+};
 
 class SpaceProblem {
  public:
@@ -45,8 +55,8 @@ class SpaceProblem {
               const EdgeChoice& choice) const;
 
   // All tables. Complexity: the sum over distinct edges of the products of
-  // their ends' config counts.
-  Problem build(int num_threads) const;
+  // their ends' config counts, of those that are asked for.
+  Problem build(int num_threads, const ProblemPart& part = {}) const;
 
   // The same for each of several step shapes. Takes less than building one by
   // one: the ways across edges are worked out once.
@@ -55,6 +65,7 @@ class SpaceProblem {
 
  private:
   struct EdgeKind;
+  struct Cells;
 
   EdgeKind kind_of(const SpaceEdge& edge) const;
   // None if the edge cannot be crossed between these configs.
@@ -62,13 +73,18 @@ class SpaceProblem {
                                   int source_config, int target_config) const;
   // None if the edge cannot be crossed between these configs.
   std::optional<EdgeSpec> spec_of(const SpaceEdge& edge, const EdgeKind& kind,
-                                  int source_config, int target_config) const;
+                                  int source_config, int target_config,
+                                  bool lone_entry) const;
+  bool has_lone_entry(const EdgeKind& kind, const Port& to) const;
   std::vector<bool> followers(const SpaceEdge& edge, int source_config) const;
+  static Cells cells_of(const SpaceEdge& edge, const ProblemPart& part);
   std::vector<std::shared_ptr<const EdgeTable>> edge_tables(
-      const SpaceEdge& edge, std::span<const Projection> steps) const;
+      const SpaceEdge& edge, const Cells& cells,
+      std::span<const Projection> steps) const;
   void add_nodes(Problem& problem, const Projection& step) const;
   void add_edges(std::vector<Problem>& problems,
-                 std::span<const Projection> steps, int num_threads) const;
+                 std::span<const Projection> steps, const ProblemPart& part,
+                 int num_threads) const;
 
   const StrategySpace& space_;
   const Projection step_;

@@ -237,7 +237,8 @@ def _notes(asked: Asked, rows: Sequence[AdviceRow]) -> Iterator[str]:
     again = "with" if planning.recompute is not False else "without"
     yield (
         f"Searched: splits of every operator {again} recomputation, in up to "
-        f"{planning.max_micro_batches} micro-batches: the fewest that fit and twice as many. "
+        f"{planning.max_micro_batches} micro-batches: the fewest that fit and, where they may be "
+        "faster, twice as many. "
         f"The optimizer is {_in_words(planning.optimizer)}; parameters have the dtype of the model."
     )
     yield (

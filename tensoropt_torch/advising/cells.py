@@ -6,10 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tensoropt_torch import _C
 from tensoropt_torch.advising.parts import Parts
-from tensoropt_torch.advising.picking import Pick, fastest_within
+from tensoropt_torch.advising.picking import SURE_SHARE, Pick, fastest_within
 from tensoropt_torch.advising.rivals import RIVALS, RivalStrategies
 from tensoropt_torch.advising.spaces import LeastMemory, Spaces, Strategies
 from tensoropt_torch.plan import Plan
@@ -17,7 +18,7 @@ from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate.refine import peak_of, step_of
 from tensoropt_torch.tasks import by_memory
-from tensoropt_torch.telling.because import costs_of, why_faster
+from tensoropt_torch.telling.because import Costs, costs_of, why_faster
 from tensoropt_torch.telling.chosen import Chosen, chosen_of
 
 
@@ -36,6 +37,11 @@ class Fitting:
     def memory_bytes(self) -> float:
         """The peak, or the sum of what is kept."""
         return self.plan.memory_bytes if self.peak_bytes is None else self.peak_bytes
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What its step consists of."""
+        return costs_of(self.plan, self.space)
 
 
 @dataclass(frozen=True)
@@ -110,13 +116,15 @@ class Cell:
         self,
         spaces: Spaces,
         least_memory: Callable[[int], float],
-        strategies: Callable[[Sequence[int], float], Strategies],
+        strategies: Callable[[Sequence[int], float, float], Strategies],
         by: Predictor | None,
         known: Known,
     ) -> Fitting | Missing:
         least = math.inf
+        # Of so many bytes a strategy fits whatever is simulated.
+        sure = by_memory(by, lambda: SURE_SHARE * self._limit, lambda: self._limit)
         for counts in spaces.windows(self._limit, least_memory, known.enough):
-            found = strategies(counts, self._limit)
+            found = strategies(counts, self._limit, sure)
             if found.points:
                 picked = self._picked(found, counts[0], by, known)
                 if isinstance(picked, Fitting):
@@ -150,5 +158,4 @@ class Cell:
 
 def because(ours: Fitting, theirs: Fitting, name: str) -> str:
     """Why ours is faster than theirs, or that it is not."""
-    mine, others = costs_of(ours.plan, ours.space), costs_of(theirs.plan, theirs.space)
-    return why_faster(mine, others, name)
+    return why_faster(ours.costs, theirs.costs, name)

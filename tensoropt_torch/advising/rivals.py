@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensoropt_torch import _C
 from tensoropt_torch.advising.spaces import Space, Spaces, Strategies
 from tensoropt_torch.plan import Guarantee, Plan
+
+# Spaces with few configs are searched to so much smaller an error: what others do is not to look
+# slower than it is.
+FINER = 10
+# So large an error is allowed that a search stops when it knows the least memory.
+_ONLY_THE_ENDS = 1e9
 
 
 @dataclass(frozen=True)
@@ -49,19 +55,24 @@ class RivalStrategies:
     def __init__(self, rival: Rival, spaces: Spaces) -> None:
         self._rival = rival
         self._spaces = spaces
-        self._found: dict[int, _C.BaselineResult] = {}
+        search = spaces.task.search
+        self._search = replace(search, epsilon=search.epsilon / FINER)
 
     def least_memory(self, count: int) -> float:
         """Bytes per device in so many micro-batches; infinity: it has no strategy."""
-        points = self._searched(count).points
+        ends = replace(self._search, epsilon=_ONLY_THE_ENDS).options()
+        points = self._played(count, ends).points
         return points[0][0] if points else math.inf
 
-    def strategies(self, counts: Sequence[int], limit: float) -> Strategies:
-        """Within the limit, the best of all these numbers of micro-batches."""
+    def strategies(self, counts: Sequence[int], limit: float, sure: float) -> Strategies:
+        """Within the limit, the best of all these numbers of micro-batches; the fastest alone if
+        all of at most ``sure`` bytes will do, and the limit is no more."""
+        options = self._search.options(pick_limits=[limit], only_picks=sure >= limit)
+        found = {count: self._played(count, options) for count in counts}
         places = sorted(
             (memory, time_s, count, number)
-            for count in counts
-            for number, (memory, time_s) in enumerate(self._searched(count).points)
+            for count, result in found.items()
+            for number, (memory, time_s) in enumerate(result.points)
             if memory <= limit
         )
         kept: list[tuple[float, float, int, int]] = []
@@ -72,17 +83,14 @@ class RivalStrategies:
 
         def plan(index: int) -> Plan:
             _, _, count, number = kept[index]
-            space, result = self._spaces.at(count), self._searched(count)
-            guarantee = Guarantee(bool(result.exact), self._spaces.task.search.epsilon)
+            space, result = self._spaces.at(count), found[count]
+            guarantee = Guarantee(bool(result.exact), self._search.epsilon)
             strategy = result.unroll(number)
             args = space.core, space.settings, space.captured
             return Plan.of(*args, strategy, points, guarantee)
 
         return Strategies(points, plan, lambda index: self._spaces.at(kept[index][2]).core)
 
-    def _searched(self, count: int) -> _C.BaselineResult:
-        if count not in self._found:
-            space = self._spaces.at(count)
-            epsilon = self._spaces.task.search.epsilon
-            self._found[count] = space.core.play(self._rival.roles(space), epsilon)
-        return self._found[count]
+    def _played(self, count: int, options: _C.SearchOptions) -> _C.BaselineResult:
+        space = self._spaces.at(count)
+        return space.core.play(self._rival.roles(space), options)

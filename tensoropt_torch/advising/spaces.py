@@ -21,8 +21,6 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.search_space import make_space
 
 SEARCHED_AT_ONCE = 2  # numbers of micro-batches
-# So large an error is allowed that a search stops when it knows the least memory.
-_ONLY_THE_ENDS = 1e9
 
 
 # Sizes and levels of the axes of a mesh, outermost first, and of levels the outermost is 0.
@@ -98,8 +96,8 @@ class Spaces:
         """The least bytes per device of any strategy in so many micro-batches."""
         key = (count, self.task.recompute, self._mesh_axes)
         if key not in self._least:
-            ends = replace(self.task.search, epsilon=_ONLY_THE_ENDS)
-            self._least[key] = float(ends.run(self.at(count).core).min_memory)
+            options = self.task.search.options()
+            self._least[key] = self.at(count).core.least_memory(options)
         return self._least[key]
 
     def least_known(self, count: int) -> float:
@@ -147,16 +145,21 @@ class Spaces:
             return len(counts)
         return bisect_left(counts, True, hi=len(counts) - 1, key=fits)
 
-    def strategies(self, counts: Sequence[int], limit: float) -> Strategies:
-        """Those of the cost frontier within the limit."""
+    def strategies(self, counts: Sequence[int], limit: float, sure: float) -> Strategies:
+        """Those of the cost frontier within the limit; the fastest alone if all of at most
+        ``sure`` bytes will do, and the limit is no more. A number of micro-batches is the last
+        where such a strategy is as fast as any without a limit: more of them take longer."""
         start = time.perf_counter()
         found: list[Searched] = []
         others: list[tuple[float, float]] = []
+        only_pick = sure >= limit
         for count in counts:
             space = self.at(count)
-            result = self.task.search.run(space.core, limit, pick_limits=[limit], others=others)
+            result = self.task.search.run(space.core, limit, others=others, only_picks=only_pick)
             others += result.points
             found.append(Searched(result, space.core, space.settings, space.captured))
+            if self._has_fastest(result, sure):
+                break
         seconds = time.perf_counter() - start
         frontier = Frontier(found, seconds, self.task.memory_fraction)
         return Strategies(
@@ -164,3 +167,9 @@ class Spaces:
             frontier.whole_plan,
             lambda index: frontier.searched(index)[0].space,
         )
+
+    def _has_fastest(self, result: _C.SearchResult, sure: float) -> bool:
+        if not result.points:
+            return False
+        memory_bytes, time_s = result.points[-1]
+        return memory_bytes <= sure and time_s <= (1 + self.task.search.epsilon) * result.min_time

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 
 from tensoropt_torch import _C
@@ -49,8 +48,8 @@ class Candidate:
         time of the whole search."""
         if self._task.max_stages > 1:
             return self.frontier().least_memory_bytes
-        ends = replace(self._task.search, epsilon=ONLY_THE_ENDS)
-        return min(float(ends.run(space).min_memory) for space, *_ in self._spaces)
+        options = self._task.search.options()
+        return min(space.least_memory(options) for space, *_ in self._spaces)
 
     def frontier(
         self, memory_limit: float = math.inf, pick_limits: Sequence[float] = ()
@@ -125,11 +124,6 @@ def _what(task: PlanningTask, num_devices: int) -> str:
 
 def _micro_batches(count: int) -> str:
     return "the whole batch" if count == 1 else f"{count} micro-batches"
-
-
-# So large an error is allowed that a search stops when it knows the least memory
-# and the least time, which are exact.
-ONLY_THE_ENDS = 1e9
 
 
 def find_frontier(

@@ -43,6 +43,7 @@ class SearchSettings:
         allowed: Sequence[Sequence[bool]] = (),
         pick_limits: Sequence[float] = (),
         others: Sequence[tuple[float, float]] = (),
+        only_picks: bool = False,
     ) -> _C.SearchResult:
         """Search the strategies of ``space``; if ``allowed`` is given, only with
         the configs of each space node that it marks.
@@ -50,9 +51,10 @@ class SearchSettings:
         Nothing above ``memory_limit`` bytes is asked for. Within it and within each
         of ``pick_limits`` (bytes) the fastest point is within ``epsilon`` of the
         fastest strategy. ``others`` are (bytes, seconds) of strategies that the result will be
-        united with: what one of them stands for is not looked for.
+        united with: what one of them stands for is not looked for. With ``only_picks`` nothing
+        but the fastest points within the limits is promised.
         """
-        options = self.options(memory_limit, pick_limits, others)
+        options = self.options(memory_limit, pick_limits, others, only_picks)
         return space.search(options, allowed)
 
     def options(
@@ -60,6 +62,7 @@ class SearchSettings:
         memory_limit: float = math.inf,
         pick_limits: Sequence[float] = (),
         others: Sequence[tuple[float, float]] = (),
+        only_picks: bool = False,
     ) -> _C.SearchOptions:
         """What the core is asked for, as of ``run``.
 
@@ -76,6 +79,7 @@ class SearchSettings:
             max_conditioning_work=self.max_conditioning_work,
             use_bounds=self.use_bounds,
             pick_limits=list(pick_limits),
+            only_picks=only_picks,
             others=list(others),
         )
 

@@ -126,7 +126,7 @@ class ByRoles:
         """See ``FindPart``."""
         best: Plan | None = None
         for roles in self._roles(settings):
-            result = space.play(roles, self.task.search.epsilon)
+            result = space.play(roles, self.task.search.options())
             points = tuple((memory, time_s) for memory, time_s in result.points)
             index = pick_index(points, self.limit - held)
             if index is not None and (best is None or points[index][1] < best.time_s):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from tensoropt_torch import (
+    _C,
     Example,
     PlanningOptions,
+    SearchSettings,
     TensorOptError,
     advise,
     cli,
@@ -117,6 +120,36 @@ def test_smaller_meshes_tell_what_larger_ones_need_at_least() -> None:
             assert known <= needed
             assert (known > 0.4 * needed) == (num_devices > 2)
             assert spaces.least_known(count) == needed
+
+
+@pytest.mark.parametrize("share", [1.02, 1.5, 3.0, 1e6])
+@pytest.mark.parametrize("sure", [True, False])
+def test_the_fastest_within_the_limit_is_that_of_the_whole_frontiers(
+    share: float, sure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More micro-batches are left out where fewer are as fast as without a limit, and only where
+    sums decide."""
+    options = PlanningOptions(cluster=cluster_for("h100", 4), recompute=True, measure=False)
+    task = task_of(example(), options)
+    spaces = Spaces(task, Parts(task, 4), 4, {})
+    counts = [1, 2]
+    whole = [task.search.run(spaces.at(count).core) for count in counts]
+    limit = share * min(result.min_memory for result in whole)
+    searched: list[_C.SearchSpace] = []
+    run = SearchSettings.run
+
+    def watched(settings: SearchSettings, space: _C.SearchSpace, *args: Any, **kwargs: Any) -> Any:
+        searched.append(space)
+        return run(settings, space, *args, **kwargs)
+
+    monkeypatch.setattr(SearchSettings, "run", watched)
+    found = spaces.strategies(counts, limit, limit if sure else limit / 3)
+    best_s = min(time_s for result in whole for memory, time_s in result.points if memory <= limit)
+    memory_bytes, time_s = found.points[-1]
+    assert memory_bytes <= limit and time_s <= 1.01 * best_s
+    plan = found.plan(len(found.points) - 1)
+    assert (plan.memory_bytes, plan.time_s) == (memory_bytes, time_s)
+    assert searched == [spaces.at(count).core for count in counts[: 1 if share > 1000 else 2]]
 
 
 def test_marked_rows_are_within_the_limit_by_their_peaks_and_have_others_below() -> None:

@@ -17,6 +17,13 @@ double just_above(double limit) {
 
 }  // namespace
 
+bool MemoryLimits::between(double memory, double next_memory) const {
+  if (memory > most) return false;
+  return !only_picks || std::ranges::any_of(picks, [&](double limit) {
+    return memory <= limit && limit < next_memory;
+  });
+}
+
 std::vector<Point> zones_between(const std::vector<Point>& known,
                                  double epsilon, const MemoryLimits& limits) {
   std::vector<Point> zones;
@@ -24,7 +31,7 @@ std::vector<Point> zones_between(const std::vector<Point>& known,
   for (std::size_t i = 0; i + 1 < known.size(); ++i) {
     const Point here = known[i];
     const Point next = known[i + 1];
-    if (here.memory > limits.most) break;
+    if (!limits.between(here.memory, next.memory)) continue;
     Point zone{next.memory / factor, here.time / factor};
     for (const double limit : limits.picks) {
       if (here.memory <= limit && limit < next.memory) {

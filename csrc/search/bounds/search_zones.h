@@ -28,11 +28,17 @@ struct MemoryLimits {
   // Within each of these the fastest strategy is searched for. A finite `most`
   // is one of them.
   std::vector<double> picks = {};
+  // Whether nothing else is searched for.
+  bool only_picks = false;
+
+  // Whether something is searched for between two neighbours of these bytes.
+  bool between(double memory, double next_memory) const;
 };
 
 // The zones between strategies of these costs, sorted by memory. The first
 // must have the least memory and the last the least time of all strategies;
-// strategies above the greatest limit do not count.
+// strategies above the greatest limit do not count, nor gaps without a limit if
+// only picks do.
 // Between two that are closer than epsilon there is a zone too: its corner lies
 // below both, where strategies are that are better than either.
 std::vector<Point> zones_between(const std::vector<Point>& known,

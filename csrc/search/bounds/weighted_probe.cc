@@ -4,8 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "search/bounds/search_zones.h"
-
 namespace tensoropt {
 
 namespace {
@@ -54,12 +52,12 @@ std::vector<Point> pareto(std::vector<Point> costs) {
   return pareto_of(std::move(costs), [](Point cost) { return cost; });
 }
 
-void WeightedProbe::solve_between(double epsilon, double memory_limit,
+void WeightedProbe::solve_between(double epsilon, const MemoryLimits& limits,
                                   std::size_t max_weightings) {
   solve_as<double>({{.memory = 1, .time = 0}, {.memory = 0, .time = 1}});
   while (weights_.size() < max_weightings) {
-    const std::vector<Weights> weightings = next_weightings(
-        epsilon, memory_limit, max_weightings - weights_.size());
+    const std::vector<Weights> weightings =
+        next_weightings(epsilon, limits, max_weightings - weights_.size());
     if (weightings.empty()) return;
     solve(weightings);
   }
@@ -79,13 +77,13 @@ void WeightedProbe::solve_ends() {
 
 // The widest gaps whose weightings are not solved.
 std::vector<Weights> WeightedProbe::next_weightings(double epsilon,
-                                                    double memory_limit,
+                                                    const MemoryLimits& limits,
                                                     std::size_t most) const {
   std::vector<std::pair<double, Weights>> open;
   for (std::size_t i = 0; i + 1 < strategies_.size(); ++i) {
     const Point a = strategies_[i].cost;
     const Point b = strategies_[i + 1].cost;
-    if (a.memory > memory_limit) break;
+    if (!limits.between(a.memory, b.memory)) continue;
     const double gap = gap_between(a, b);
     const Weights weights = equal_weights(a, b);
     const bool solved =

@@ -19,6 +19,7 @@
 #include "common/workers.h"
 #include "search/bounds/min_plus.h"
 #include "search/bounds/pass_memory.h"
+#include "search/bounds/search_zones.h"
 #include "search/bounds/zone_limits.h"
 
 namespace tensoropt {
@@ -46,9 +47,9 @@ class WeightedProbe {
         depth_(depth) {}
 
   // Finds the ends of the frontier, then, widest gaps first, what lies between
-  // neighbours that differ by more than epsilon in memory and time; not
-  // beyond the memory limit, and `max_weightings` altogether.
-  void solve_between(double epsilon, double memory_limit,
+  // neighbours that differ by more than epsilon in memory and time, as far as
+  // the limits ask for it, and `max_weightings` altogether.
+  void solve_between(double epsilon, const MemoryLimits& limits,
                      std::size_t max_weightings);
   // Finds the fastest of all strategies with the least memory, and the other
   // way round.
@@ -77,7 +78,8 @@ class WeightedProbe {
   std::int64_t estimate_alive(const ZoneLimits& limits) const;
 
  private:
-  std::vector<Weights> next_weightings(double epsilon, double memory_limit,
+  std::vector<Weights> next_weightings(double epsilon,
+                                       const MemoryLimits& limits,
                                        std::size_t most) const;
   template <typename Value>
   void solve_as(const std::vector<Weights>& weightings);

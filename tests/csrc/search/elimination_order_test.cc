@@ -53,7 +53,7 @@ TEST(EliminationOrder, AnyOrderGivesTheFrontierOfBruteForce) {
     PassMemory memory;
     WeightedProbe probe(graph, scheduled.schedule, workers, memory,
                         Depth::kWhole);
-    probe.solve_between(0, 1e9, 9);
+    probe.solve_between(0, {.most = 1e9}, 9);
     probe.solve_ends();
     RoundRunner rounds(graph, scheduled.schedule, {.workers = workers}, {},
                        probe, evaluator);

@@ -26,6 +26,7 @@ void expect_equals_brute_force(const Problem& problem,
   EXPECT_TRUE(result.exact());
   EXPECT_EQ(result.epsilon(), 0);
   EXPECT_EQ(result.min_memory(), expected.front().memory);
+  EXPECT_EQ(result.min_time(), expected.back().time);
   expect_unrolls_exactly(problem, result);
 }
 
@@ -159,12 +160,14 @@ TEST(RandomSearch, MemoryLimitCutsTheFrontierAndNothingElse) {
     const std::vector<Cost> expected(all.begin(), all.begin() + at + 1);
     EXPECT_EQ(costs(fits), expected);
     EXPECT_EQ(fits.min_memory(), all.front().memory);
+    EXPECT_EQ(fits.min_time(), all.back().time);
     expect_unrolls_exactly(problem, fits);
     if (all.front().memory == 0) return;
     options.memory_limit = all.front().memory - 1;
     const SearchResult nothing = search(problem, options);
     EXPECT_TRUE(nothing.points().empty());
     EXPECT_EQ(nothing.min_memory(), all.front().memory);
+    EXPECT_EQ(nothing.min_time(), all.back().time);
   });
 }
 

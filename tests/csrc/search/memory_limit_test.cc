@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/check.h"
 #include "problem/brute_force.h"
 #include "problem/random_problem.h"
 #include "search/checks.h"
@@ -131,6 +132,48 @@ TEST(MemoryLimit, WholeFrontierKeepsTheBoundWhereItIsPickedFrom) {
   };
   for_limits(22000, kWide, check);
   for_limits(23000, kCrowds, check);
+}
+
+// Alone, and beside what is known of another problem: a strategy of it within
+// the limit may be as fast.
+TEST(MemoryLimit, WhatIsPickedKeepsTheBoundWhereNothingElseIsAskedFor) {
+  Dice others_dice(29000);
+  const auto check = [&](const Problem& problem, SearchOptions options,
+                         const std::vector<Cost>& all, double limit) {
+    options.only_picks = true;
+    const double second = draw_limit(others_dice, all, options.epsilon);
+    options.pick_limits = {limit, second};
+    if (others_dice.chance(30)) options.memory_limit = std::max(limit, second);
+    const SearchResult alone = search(problem, options);
+    for (const double one : {limit, second}) {
+      expect_fast_within(one, alone, all, options.epsilon);
+    }
+    EXPECT_EQ(alone.min_memory(), all.front().memory);
+    EXPECT_EQ(alone.min_time(), all.back().time);
+    expect_unrolls_exactly(problem, alone);
+
+    const Cost known =
+        all[others_dice.roll(0, static_cast<int>(all.size()) - 1)];
+    options.others = {{known.memory, known.time}};
+    const SearchResult beside = search(problem, options);
+    for (const double one : {limit, second}) {
+      const double theirs = known.memory <= one ? known.time : kInfinity;
+      EXPECT_LE(
+          std::min(theirs, least_time_within(one, costs(beside))),
+          (1 + options.epsilon) * (1 + 1e-12) * least_time_within(one, all));
+    }
+    expect_unrolls_exactly(problem, beside);
+  };
+  for_limits(24000, kWide, check);
+  for_limits(25000, kCrowds, check);
+}
+
+TEST(MemoryLimit, OnlyPicksNeedALimit) {
+  SearchOptions options = single_thread();
+  options.only_picks = true;
+  for_random_problems(26000, 1, {}, [&](const Problem& problem, Dice&) {
+    EXPECT_THROW(search(problem, options), UserError);
+  });
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ TEST(Others, StandForStrategiesTogetherWithWhatIsFound) {
       const SearchResult result = search(problem, options);
       expect_unrolls_exactly(problem, result);
       EXPECT_EQ(result.min_memory(), all.front().memory);
+      EXPECT_EQ(result.min_time(), all.back().time);
       expect_covers(united(result, options.others), all, epsilon);
     }
   });

@@ -16,7 +16,6 @@
 namespace tensoropt::testing {
 namespace {
 
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 // All that a runner needs, solved for the ends of the frontier alone.
 struct Probed {
@@ -24,7 +23,7 @@ struct Probed {
       : graph(scheduled.pool, scheduled.root(), scheduled.tables),
         probe(graph, scheduled.schedule, workers, memory, Depth::kWhole),
         evaluator(scheduled.pool, scheduled.root(), scheduled.tables, workers) {
-    probe.solve_between(0, kNoLimit, 2);
+    probe.solve_between(0, {}, 2);
     probe.solve_ends();
   }
 

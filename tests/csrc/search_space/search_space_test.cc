@@ -39,6 +39,53 @@ TEST(SearchSpaceTest, SearchesTheSpaceOfItsModel) {
   }
 }
 
+TEST(SearchSpaceTest, TheLeastMemoryIsThatOfTheSearch) {
+  const SmallSpace small;
+  const auto search_space = search_space_of(small);
+  const double before = search_space->least_memory({});
+  const double expected = search_space->search({}, {}).min_memory();
+  EXPECT_EQ(before, expected);
+  EXPECT_EQ(search_space->least_memory({}), expected);
+}
+
+// Whether the whole problem is made already or not, and where configs are
+// ruled out.
+TEST(SearchSpaceTest, RolesArePlayedAsInTheBaselines) {
+  const SmallSpace small;
+  std::size_t num_points = 0;
+  for (const bool restricted : {false, true}) {
+    for (const RoleKind kind :
+         {RoleKind::kData, RoleKind::kShard, RoleKind::kTensor}) {
+      const auto expect_same = [&](SearchSpace& search_space) {
+        const AxisRoles roles{{RoleKind::kData}, {kind}};
+        const BaselineResult found = search_space.play(roles, {});
+        const BaselineResult expected =
+            search_space.baselines(1).play(roles, {});
+        ASSERT_EQ(found.points().size(), expected.points().size());
+        for (std::size_t i = 0; i < found.points().size(); ++i) {
+          EXPECT_EQ(found.points()[i], expected.points()[i]);
+          EXPECT_EQ(found.unroll(static_cast<int>(i)).config,
+                    expected.unroll(static_cast<int>(i)).config);
+        }
+        num_points += found.points().size();
+      };
+      const auto search_space = search_space_of(small);
+      if (restricted) {
+        std::vector<ConfigMask> allowed;
+        for (const SpaceNode& node : search_space->space().nodes()) {
+          allowed.emplace_back(node.configs->configs.size(), true);
+        }
+        allowed[search_space->space().node_of(small.producer(small.w1))]
+            .back() = false;
+        search_space->restrict_to(allowed);
+      }
+      expect_same(*search_space);
+      expect_same(*search_space);
+    }
+  }
+  EXPECT_GT(num_points, 0U);
+}
+
 TEST(SearchSpaceTest, SeveralThreadsMayAsk) {
   const auto search_space = search_space_of(SmallSpace());
   std::vector<std::size_t> counts(4);

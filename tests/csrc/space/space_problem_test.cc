@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
 #include <vector>
 
 #include "common/check.h"
+#include "search/frontier_tracking.h"
 #include "space/small_space.h"
 
 namespace tensoropt {
@@ -114,6 +116,55 @@ TEST(SpaceProblem, NodesCostTheirPartsInAStep) {
     }
   }
   EXPECT_TRUE(some_kept && some_state);
+}
+
+// Tables are those of the whole, but for cells of other configs, which are
+// empty.
+TEST(SpaceProblem, PartsHaveTheChoicesOfTheConfigsThatAreAskedFor) {
+  const SmallSpace small(SpaceOptions{.recompute = true});
+  const SpaceProblem costs(*small.space, {.micro_batches = 2});
+  const Problem whole = costs.build(1);
+  std::size_t left_out = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    std::mt19937_64 dice(seed);
+    std::vector<ConfigMask> allowed;
+    for (const auto& node : whole.nodes) {
+      allowed.emplace_back();
+      for (int c = 0; c < node->num_configs(); ++c) {
+        allowed.back().push_back(dice() % 5 < 3);
+      }
+    }
+    const Problem part = costs.build(2, {.allowed = allowed});
+    ASSERT_EQ(part.edges.size(), whole.edges.size());
+    for (std::size_t e = 0; e < whole.edges.size(); ++e) {
+      const Problem::Edge& edge = whole.edges[e];
+      for (int s = 0; s < edge.table->num_sources(); ++s) {
+        for (int t = 0; t < edge.table->num_targets(); ++t) {
+          const bool is_asked =
+              allowed[edge.source][s] && allowed[edge.target][t];
+          const auto expected = edge.table->choices(s, t);
+          left_out += is_asked ? 0 : expected.size();
+          expect_equal(part.edges[e].table->choices(s, t),
+                       is_asked ? expected : std::span<const Choice>());
+        }
+      }
+    }
+  }
+  EXPECT_GT(left_out, 0U);
+}
+
+TEST(SpaceProblem, WithoutReshardsTheLeastMemoryIsTheSame) {
+  for (const bool recompute : {false, true}) {
+    const SmallSpace small(SpaceOptions{.recompute = recompute});
+    for (const StepShape& shape : kShapes) {
+      const SpaceProblem costs(*small.space, shape);
+      const SearchResult expected = search(costs.build(1), {});
+      const SearchResult found =
+          search(costs.build(1, {.without_reshards = true}), {});
+      EXPECT_EQ(found.min_memory(), expected.min_memory());
+      EXPECT_LT(found.min_time(), expected.min_time());
+    }
+  }
 }
 
 TEST(SpaceProblem, MoreInFlightThanThereAreIsRefused) {

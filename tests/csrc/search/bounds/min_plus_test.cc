@@ -134,7 +134,7 @@ TEST(WeightedProbe, StrategiesAreOnTheFrontierAndSpanIt) {
     PassMemory memory;
     WeightedProbe probe(graph, scheduled.schedule, workers, memory,
                         Depth::kWhole);
-    probe.solve_between(0, kInfinity, 32);
+    probe.solve_between(0, {}, 32);
     const auto& found = probe.strategies();
     const std::vector<Cost> all = brute_force(scheduled.problem);
     EXPECT_EQ(found.front().cost.memory, all.front().memory);
@@ -159,7 +159,7 @@ TEST(Bounds, KeepEveryConfigOfEveryStrategyInAZone) {
     PassMemory memory;
     WeightedProbe probe(graph, scheduled.schedule, workers, memory,
                         Depth::kWhole);
-    probe.solve_between(0, kInfinity, passes);
+    probe.solve_between(0, {}, passes);
     std::vector<Point> known;
     for (const auto& s : probe.strategies()) known.push_back(s.cost);
     const auto zones =
@@ -206,6 +206,10 @@ TEST(Zones, LieBetweenNeighbours) {
   EXPECT_LT(limited[1].memory, 30.001);
   EXPECT_EQ(limited[1].time, 50);
   EXPECT_TRUE(zones_between(known, 0, {5, {5}}).empty());
+  // Where nothing but picks are asked for, gaps with one of them.
+  const auto picked =
+      zones_between(known, 0, {.picks = {25, 40}, .only_picks = true});
+  EXPECT_EQ(picked.size(), 1U);
 }
 
 // What fits a limit lies below a zone, whatever larger strategy is close to it.

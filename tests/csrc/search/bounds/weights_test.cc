@@ -115,7 +115,7 @@ TEST(WeightsAbove, LeadTheProbeToAllThatCanBeRuledOut) {
     PassMemory memory;
     WeightedProbe probe(graph, scheduled.schedule, workers, memory,
                         Depth::kWhole);
-    probe.solve_between(0, std::numeric_limits<double>::infinity(), 2);
+    probe.solve_between(0, {}, 2);
     auto weightings = probe.weightings_for({corner}, 4);
     while (!weightings.empty()) {
       probe.solve(weightings);
