@@ -16,7 +16,6 @@
 namespace tensoropt::testing {
 namespace {
 
-
 // All that a runner needs, solved for the ends of the frontier alone.
 struct Probed {
   explicit Probed(const Scheduled& scheduled)
