@@ -15,9 +15,6 @@ from tensoropt_torch import _C
 from tensoropt_torch.advising.spaces import Space, Spaces, Strategies
 from tensoropt_torch.plan import Guarantee, Plan
 
-# Spaces with few configs are searched to so much smaller an error: what others do is not to look
-# slower than it is.
-FINER = 10
 # So large an error is allowed that a search stops when it knows the least memory.
 _ONLY_THE_ENDS = 1e9
 
@@ -55,8 +52,7 @@ class RivalStrategies:
     def __init__(self, rival: Rival, spaces: Spaces) -> None:
         self._rival = rival
         self._spaces = spaces
-        search = spaces.task.search
-        self._search = replace(search, epsilon=search.epsilon / FINER)
+        self._search = spaces.task.search
 
     def least_memory(self, count: int) -> float:
         """Bytes per device in so many micro-batches; infinity: it has no strategy."""
