@@ -6,14 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "common/workers.h"
-#include "search/bounds/min_plus.h"
-#include "search/bounds/pass_memory.h"
 #include "search/bounds/search_zones.h"
 #include "search/bounds/weighted_probe.h"
 #include "search/bounds/weights.h"
 #include "search/memory_limits.h"
-#include "search/solution.h"
+#include "search/quick_probe.h"
 
 namespace tensoropt {
 
@@ -22,8 +19,6 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // More than what any strategy costs; nothing times it is nothing.
 constexpr double kMost = std::numeric_limits<double>::max();
-// Of the tables of a schedule: beyond that a pass is no quick look.
-constexpr double kMostCells = 1e8;
 // So many weightings suit what is known. Then so many are asked at a time, as
 // long as at most this part of the zones stays open.
 constexpr std::size_t kFirstWeightings = 6;
@@ -49,20 +44,10 @@ class QuickLook {
 
   Verdict verdict(const Problem& problem) const {
     if (known_.empty()) return Verdict::kUnknown;
-    ScheduleOptions quick{options_.algorithm};
-    quick.budget = {{.max_work = kInfinity, .max_cells = kMostCells}};
-    Solution solution(problem, {}, quick);
-    if (!solution.has_schedule() || solution.schedule().cells > kMostCells) {
-      return Verdict::kUnknown;
-    }
-    solution.load_tables();
-    Workers workers(options_.num_threads);
-    PassMemory memory;
-    const MinPlusGraph graph(solution.pool(), solution.root(),
-                             solution.tables());
-    WeightedProbe probe(graph, solution.schedule(), workers, memory,
-                        Depth::kNothing);
-    return verdict(probe, graph.rounding());
+    const auto quick =
+        QuickProbe::of(problem, options_.algorithm, options_.num_threads);
+    if (quick == nullptr) return Verdict::kUnknown;
+    return verdict(quick->probe(), quick->rounding());
   }
 
  private:

@@ -5,20 +5,15 @@
 #include <utility>
 
 #include "common/check.h"
-#include "common/workers.h"
-#include "search/bounds/min_plus.h"
-#include "search/bounds/pass_memory.h"
 #include "search/bounds/weighted_probe.h"
 #include "search/order/domains.h"
-#include "search/solution.h"
+#include "search/quick_probe.h"
 
 namespace tensoropt {
 
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Of the tables of a schedule: beyond that a pass is no quick look.
-constexpr double kMostCells = 1e8;
 
 // Several problems as one, whose strategies are one of each. What is best for
 // all of them is so for each.
@@ -44,23 +39,14 @@ class JointProblem {
 
   std::vector<SupportingLines> lines(
       const SupportingLinesOptions& options) const {
-    ScheduleOptions quick;
-    quick.budget = {{.max_work = kInfinity, .max_cells = kMostCells}};
-    Solution solution(joint_, {}, quick);
-    if (!solution.has_schedule() || solution.schedule().cells > kMostCells) {
-      return one_by_one(options);
-    }
-    solution.load_tables();
-    Workers workers(options.num_threads);
-    PassMemory memory;
-    const MinPlusGraph graph(solution.pool(), solution.root(),
-                             solution.tables());
-    WeightedProbe probe(graph, solution.schedule(), workers, memory,
-                        Depth::kNothing);
+    const auto quick =
+        QuickProbe::of(joint_, Algorithm::kLdp, options.num_threads);
+    if (quick == nullptr) return one_by_one(options);
+    WeightedProbe& probe = quick->probe();
     probe.solve_between(options.epsilon,
                         {.most = options.memory_limit * num_parts_},
                         options.most);
-    return lines_of(probe, solution, graph.rounding());
+    return lines_of(probe, quick->solution(), quick->rounding());
   }
 
  private:
