@@ -26,11 +26,12 @@
 // smallest layouts, compared from the end. All ranks therefore agree. Lookups
 // have float's precision.
 //
-// Complexity, with M legal moves between S layouts: exact and tied: O(M log S)
-// for each new `from` (and way to tie), then O(axes) per time and O(steps *
-// axes) more for a new path; 16 bytes per move and 6 per layout for each `from`
-// are kept. Restricted: O(M log S) for each new pair, S <= 3^axes. Threads: all
-// const functions may be called at once from several threads.
+// Complexity, with M legal moves between S layouts: exact and tied: O(M + S
+// sqrt(S)) for each new `from` (and way to tie), then O(axes) per time and
+// O(steps * axes) more for a new path; 16 bytes per move and 6 per layout for
+// each `from` are kept. Restricted: O(M + S sqrt(S)) for each new pair, S <=
+// 3^axes. Threads: all const functions may be called at once from several
+// threads.
 #pragma once
 
 #include <cstdint>

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <tuple>
@@ -37,28 +38,29 @@ struct PathLabel {
 class WaitingNodes {
  public:
   explicit WaitingNodes(int num_nodes)
-      : times_ps_((num_nodes + kBlock - 1) / kBlock * kBlock, kUnreached),
-        least_ps_(times_ps_.size() / kBlock, kUnreached) {}
+      : block_(std::max(16, static_cast<int>(std::sqrt(num_nodes)))),
+        times_ps_((num_nodes + block_ - 1) / block_ * block_, kUnreached),
+        least_ps_(times_ps_.size() / block_, kUnreached) {}
 
   // A node that waits already is reached sooner now.
   void put(int node, std::int64_t time_ps) {
     times_ps_[node] = time_ps;
-    least_ps_[node / kBlock] = std::min(least_ps_[node / kBlock], time_ps);
+    least_ps_[node / block_] = std::min(least_ps_[node / block_], time_ps);
   }
 
   // One that was reached first; -1 if none waits.
   int take() {
     const auto block = std::min_element(least_ps_.begin(), least_ps_.end());
     if (*block == kUnreached) return -1;
-    const auto begin = times_ps_.begin() + (block - least_ps_.begin()) * kBlock;
-    const auto first = std::find(begin, begin + kBlock, *block);
+    const auto begin = times_ps_.begin() + (block - least_ps_.begin()) * block_;
+    const auto first = std::find(begin, begin + block_, *block);
     *first = kUnreached;
-    *block = *std::min_element(begin, begin + kBlock);
+    *block = *std::min_element(begin, begin + block_);
     return static_cast<int>(first - times_ps_.begin());
   }
 
  private:
-  static constexpr int kBlock = 16;
+  const int block_;                     // nodes of a block
   std::vector<std::int64_t> times_ps_;  // by node
   std::vector<std::int64_t> least_ps_;  // of each block of nodes
 };

@@ -102,7 +102,8 @@ class SearchResult {
   double epsilon() const { return epsilon_; }
   // The least memory of any strategy (considered), limit or not.
   double min_memory() const { return min_memory_; }
-  // The least time of any strategy (considered), limit or not.
+  // The least time of any strategy (considered), limit or not, as its costs add
+  // up: what is told of it may be more.
   double min_time() const { return min_time_; }
   std::span<const Heuristic> heuristics_used() const { return heuristics_; }
   const SearchStats& stats() const { return stats_; }

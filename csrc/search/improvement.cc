@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/check.h"
 #include "search/bounds/search_zones.h"
 #include "search/bounds/weighted_probe.h"
 #include "search/bounds/weights.h"
@@ -130,6 +131,7 @@ class QuickLook {
 }  // namespace
 
 bool may_improve(const Problem& problem, const SearchOptions& options) {
+  TO_CHECK(!options.only_picks, "only_picks says nothing of all strategies");
   const Verdict verdict = QuickLook(options).verdict(problem);
   if (verdict != Verdict::kUnknown) return verdict == Verdict::kSome;
   const SearchResult found = search(problem, options);

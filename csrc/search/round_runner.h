@@ -7,6 +7,8 @@
 // strategies are found, which narrows the gaps. The last round looks at all
 // that is left, and is complete.
 //
+// Of only_picks what is left is what may be picked.
+//
 // Thinning may replace a strategy by one of slightly more memory, which a limit
 // refuses. So at the limits where the frontier is picked from, the last round
 // looks once more for what is faster and fits, thinning by time alone.

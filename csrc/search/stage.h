@@ -67,7 +67,8 @@ class Stage {
 
   // Finds what improves on the strategies of the probe and on `given`: all
   // together, they are within error() of every strategy, and within the limits
-  // of every strategy in time alone. The probe was whole.
+  // of every strategy in time alone; of only_picks the last alone. The probe
+  // was whole.
   void search(const std::vector<Point>& given);
 
   // Relative; at most both errors of the options together.

@@ -34,12 +34,13 @@ const StrategyNames& SearchSpace::names() {
 
 void SearchSpace::restrict_to(std::vector<ConfigMask> allowed) {
   const std::lock_guard lock(problem_mutex_);
-  TO_ASSERT(!problem_ && allowed_.empty(), "the problem is made already");
+  TO_ASSERT(!is_asked_ && allowed_.empty(), "the problem is made already");
   allowed_ = std::move(allowed);
 }
 
 const Problem& SearchSpace::problem(int num_threads) {
   const std::lock_guard lock(problem_mutex_);
+  is_asked_ = true;
   if (!problem_) {
     whole_ = SpaceProblem(space_, setup_.step).build(num_threads);
     problem_ = allowed_.empty() ? whole_ : restrict(whole_, allowed_);
@@ -49,6 +50,7 @@ const Problem& SearchSpace::problem(int num_threads) {
 
 Problem SearchSpace::problem_of(const ProblemPart& part, int num_threads) {
   const std::lock_guard lock(problem_mutex_);
+  is_asked_ = true;
   if (problem_) return *problem_;
   const Problem made =
       SpaceProblem(space_, setup_.step).build(num_threads, part);
@@ -83,10 +85,15 @@ BaselineResult SearchSpace::play(const AxisRoles& roles,
 
 double SearchSpace::least_memory(SearchOptions options) {
   constexpr double kOnlyTheEnds = 1e9;  // any error is allowed between them
+  constexpr double kRounding = 1e-12;   // of sums in another order
   options.epsilon = kOnlyTheEnds;
-  const Problem problem =
-      problem_of({.without_reshards = true}, options.num_threads);
-  return tensoropt::search(problem, options).min_memory();
+  options.only_picks = false;
+  SearchResult found = tensoropt::search(
+      problem_of({.without_reshards = true}, options.num_threads), options);
+  if (!found.exact()) {  // other strategies may be left out of the whole
+    found = tensoropt::search(problem(options.num_threads), options);
+  }
+  return (1 - kRounding) * found.min_memory();
 }
 
 BaselineResult SearchSpace::told(const BaselineResult& result) const {

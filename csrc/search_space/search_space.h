@@ -74,7 +74,8 @@ class SearchSpace {
   SearchResult search(const SearchOptions& options,
                       const std::vector<ConfigMask>& allowed);
 
-  // The least bytes of any strategy. Takes less than a search.
+  // The least bytes of any strategy, of no more than a search says, but for
+  // rounding. Takes less than that.
   double least_memory(SearchOptions options);
 
   // The same graph and costs with other numbers of micro-batches in flight:
@@ -128,6 +129,7 @@ class SearchSpace {
   const StrategySpace space_;
   const HostTime host_;
   std::mutex problem_mutex_;
+  bool is_asked_ = false;            // for a part of it or for all
   std::vector<ConfigMask> allowed_;  // by node; none: all configs
   Problem whole_;
   std::optional<Problem> problem_;

@@ -36,8 +36,8 @@ inline SpaceNodeId space_node(Problem::NodeId node) {
 struct ProblemPart {
   // By node: tables of edges have no choices between other configs. None: all.
   std::vector<ConfigMask> allowed = {};
-  // Reshards take no time, which is most of what there is to work out. The
-  // least memory of all strategies is the same.
+  // Reshards take no time but their overhead: theirs is most of what there is
+  // to work out. The least memory of all strategies is the same.
   bool without_reshards = false;
 };
 

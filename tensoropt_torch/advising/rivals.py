@@ -53,17 +53,21 @@ class RivalStrategies:
         self._rival = rival
         self._spaces = spaces
         self._search = spaces.task.search
+        self._least: dict[int, float] = {}
 
     def least_memory(self, count: int) -> float:
         """Bytes per device in so many micro-batches; infinity: it has no strategy."""
-        ends = replace(self._search, epsilon=_ONLY_THE_ENDS).options()
-        points = self._played(count, ends).points
-        return points[0][0] if points else math.inf
+        if count not in self._least:
+            ends = replace(self._search, epsilon=_ONLY_THE_ENDS).options()
+            points = self._played(count, ends).points
+            self._least[count] = points[0][0] if points else math.inf
+        return self._least[count]
 
     def strategies(self, counts: Sequence[int], limit: float, sure: float) -> Strategies:
         """Within the limit, the best of all these numbers of micro-batches; the fastest alone if
         all of at most ``sure`` bytes will do, and the limit is no more."""
-        options = self._search.options(pick_limits=[limit], only_picks=sure >= limit)
+        only_picks = sure >= limit and math.isfinite(limit)
+        options = self._search.options(pick_limits=[limit], only_picks=only_picks)
         found = {count: self._played(count, options) for count in counts}
         places = sorted(
             (memory, time_s, count, number)

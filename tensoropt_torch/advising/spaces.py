@@ -1,11 +1,13 @@
 """Strategy spaces of a model on a number of devices, by the number of micro-batches.
 
-Of all numbers of micro-batches the first that fits and the next one are searched: fewer do not fit,
-more take longer, as each of them gathers parameters and launches operators again.
+Of all numbers of micro-batches the first that fits is searched and, unless that is as fast as
+without a limit, the next one: fewer do not fit, more take longer, as each of them gathers
+parameters and launches operators again.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -152,7 +154,7 @@ class Spaces:
         start = time.perf_counter()
         found: list[Searched] = []
         others: list[tuple[float, float]] = []
-        only_pick = sure >= limit
+        only_pick = sure >= limit and math.isfinite(limit)
         for count in counts:
             space = self.at(count)
             result = self.task.search.run(space.core, limit, others=others, only_picks=only_pick)

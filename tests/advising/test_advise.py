@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -122,13 +123,29 @@ def test_smaller_meshes_tell_what_larger_ones_need_at_least() -> None:
             assert spaces.least_known(count) == needed
 
 
+@pytest.mark.parametrize("memory", ["sums", "simulated"])
+def test_memory_without_an_end_is_no_limit(memory: Literal["sums", "simulated"]) -> None:
+    options: dict[str, Any] = {
+        "machines": ["h100"],
+        "device_counts": [2],
+        "steps": 1,
+        "memory": memory,
+        "beside": "all",
+    }
+    unlimited = advise(example(), memory_limit=math.inf, **options)
+    plenty = advise(example(), memory_limit=1e12, **options)
+    assert [(row.strategy, row.time_s) for row in unlimited] == [
+        (row.strategy, row.time_s) for row in plenty
+    ]
+
+
 @pytest.mark.parametrize("share", [1.02, 1.5, 3.0, 1e6])
 @pytest.mark.parametrize("sure", [True, False])
 def test_the_fastest_within_the_limit_is_that_of_the_whole_frontiers(
     share: float, sure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More micro-batches are left out where fewer are as fast as without a limit, and only where
-    sums decide."""
+    """More micro-batches are left out where fewer are as fast as without a limit and need no
+    simulation."""
     options = PlanningOptions(cluster=cluster_for("h100", 4), recompute=True, measure=False)
     task = task_of(example(), options)
     spaces = Spaces(task, Parts(task, 4), 4, {})

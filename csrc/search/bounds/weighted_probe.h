@@ -2,7 +2,7 @@
 // memory and time, and what every cell of every table costs at least.
 //
 //   WeightedProbe probe(graph, schedule, workers, depth);
-//   probe.solve_between(epsilon, memory_limit, 9);
+//   probe.solve_between(epsilon, limits, 9);
 //   probe.strategies();                        // on the hull of the frontier
 //   probe.may_improve(id, cell, limits);       // see search_zones.h
 //

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "common/check.h"
@@ -217,13 +218,15 @@ std::vector<int> hub_candidates(const Problem& problem, const Domains& domains,
   const auto by_size = [&](int a, int b) {
     return domains.size(a) < domains.size(b);
   };
-  std::map<std::pair<const NodeTable*, std::size_t>, int> first;
+  std::map<std::tuple<const NodeTable*, int, std::size_t>, int> first;
   const auto add_first = [&](auto&& order) {
     std::stable_sort(nodes.begin(), nodes.end(), order);
     const std::size_t count = std::min(kHubCandidates, nodes.size());
     for (std::size_t i = 0; i < count; ++i) {
       const int node = nodes[i];
-      first.try_emplace({problem.nodes[node].get(), graph[node].size()}, node);
+      first.try_emplace(
+          {problem.nodes[node].get(), domains.id(node), graph[node].size()},
+          node);
     }
   };
   add_first(by_degree);
