@@ -23,7 +23,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.runtime.agreement import from_first_rank, is_distributed, on_all_ranks
 from tensoropt_torch.runtime.job import device_of_group
-from tensoropt_torch.runtime.lost_ranks import doing
+from tensoropt_torch.runtime.lost_ranks import doing, is_of_a_wait, lost_ranks
 from tensoropt_torch.runtime.meshes import timeout_of_job
 
 _NUMBERS = "run.json"
@@ -147,13 +147,16 @@ class Checkpoints:
         state = self._state()
         try:
             _dcp().load(state, checkpoint_id=str(found), process_group=self._group)
+        except TensorOptError:
+            raise
         except BaseException as error:
             if not _is_of_dcp(error):
                 raise
-            raise TensorOptError(
-                f"the checkpoint '{found}' cannot be loaded: {_cause(error)}; load it with the "
-                "model and the optimizer that wrote it, or write the name of another one into "
-                f"'{found.parent / 'latest'}'"
+            raise _in_words(
+                error,
+                f"the checkpoint '{found}' cannot be loaded",
+                "load it with the model and the optimizer that wrote it, or write the name of "
+                f"another one into '{found.parent / 'latest'}'",
             ) from error
         _dcp_states().set_model_state_dict(self._parallel, state["model"])
         load_named_optimizer_state(self._parallel, self._optimizer, state["optimizer"])
@@ -210,10 +213,11 @@ class _Writing:
         except BaseException as error:
             if not _is_of_dcp(error):
                 raise
-            raise TensorOptError(
-                f"the checkpoint of step {self._step} in '{self._folder.path}' could not be "
-                f"written: {_cause(error)}; free space, or give another folder. Those before are "
-                "whole"
+            checkpoint = f"checkpoint of step {self._step} in '{self._folder.path}'"
+            raise _in_words(
+                error,
+                f"the {checkpoint} could not be written",
+                "free space, or give another folder. Those before are whole",
             ) from error
 
 
@@ -267,10 +271,19 @@ def _read_numbers(checkpoint: Path) -> dict[str, Any]:
     return dict(numbers)
 
 
-def _cause(error: BaseException) -> str:
-    """The first line of what one of the ranks met."""
+def _in_words(error: BaseException, what: str, hint: str) -> TensorOptError:
+    """The first line of what one of the ranks met; if that is but a wait for others in vain, where
+    these are."""
     failures = getattr(error, "failures", None)  # of a CheckpointException, by rank
-    if failures:
-        rank, (cause, _) = min(failures.items())
-        return f"rank {rank}: {type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    met = {rank: cause for rank, (cause, _) in failures.items()} if failures else {None: error}
+    causes = {rank: cause for rank, cause in met.items() if not _is_of_a_wait(cause)}
+    if not causes:
+        return lost_ranks(str(next(iter(met.values()))))
+    rank, cause = next(iter(sorted(causes.items(), key=lambda entry: entry[0] or 0)))
+    where = "" if rank is None else f"rank {rank}: "
+    text = f"{where}{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
+    return TensorOptError(f"{what}: {text}; {hint}")
+
+
+def _is_of_a_wait(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError) and is_of_a_wait(error)

@@ -43,12 +43,16 @@ def gather(item: T, group: dist.ProcessGroup | None = None) -> list[T]:
     return [i for i in items if i is not None]
 
 
+class FailedRankError(RuntimeError):
+    """Another rank has failed, by no mistake of the user's that is known as one."""
+
+
 def on_all_ranks(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Run ``action`` on every rank of a group, by default of the job; if it fails on any, fail on
     all.
 
     Collective in it. A user's mistake (``ValueError``) is raised as TensorOptError
-    that names the rank it comes from, anything else as RuntimeError.
+    that names the rank it comes from, anything else as FailedRankError.
     """
     result: T | None = None
     error: Exception | None = None
@@ -58,7 +62,7 @@ def on_all_ranks(action: Callable[[], T], group: dist.ProcessGroup | None = None
         raise
     except Exception as caught:
         error = caught
-    reports = gather((isinstance(error, ValueError), str(error) if error else ""), group)
+    reports = gather((isinstance(error, ValueError), _told(error)), group)
     failed = [rank for rank, (_, text) in enumerate(reports) if text]
     if error is None and not failed:
         return result  # type: ignore[return-value]
@@ -66,8 +70,17 @@ def on_all_ranks(action: Callable[[], T], group: dist.ProcessGroup | None = None
         raise error
     rank = failed[0]
     user_mistake, text = reports[rank]
-    kind = TensorOptError if user_mistake else RuntimeError
+    kind = TensorOptError if user_mistake else FailedRankError
     raise kind(f"rank {rank}: {text}") from error
+
+
+def _told(error: Exception | None) -> str:
+    """To other ranks: what is wrong, and of what no user's mistake is its kind, which no error of
+    theirs has."""
+    if error is None:
+        return ""
+    kind = type(error).__name__
+    return str(error) or kind if isinstance(error, ValueError) else f"{error} ({kind})".strip()
 
 
 def agree_or_raise(what: str, value: str, try_this: str) -> None:

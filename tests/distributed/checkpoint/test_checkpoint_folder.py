@@ -10,15 +10,19 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import StackSummary
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 
 from tensoropt_torch import Checkpoints, ParallelModule, TensorOptError
+from tensoropt_torch.checkpoint import checkpoints
 from tensoropt_torch.checkpoint.folder import CheckpointFolder
+from tensoropt_torch.runtime.lost_ranks import LostRanksError
 from tests.distributed.checkpoint.test_checkpoints import batch, parallel, small
 from tests.distributed.harness import RankError, run_ranks
 
@@ -264,3 +268,34 @@ def test_without_a_latest_the_newest_counts(tmp_path: Path) -> None:
     for name in ("9", "10", ".11.unfinished"):
         (tmp_path / name).mkdir()
     assert CheckpointFolder(tmp_path, 1).latest() == tmp_path / "10"
+
+
+LATE = RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 15000ms")
+GONE = OSError("No such file")
+
+
+@pytest.mark.parametrize(
+    ("failures", "kind", "words"),
+    [
+        ({1: LATE}, LostRanksError, "Timed out"),
+        (
+            {0: LATE, 2: GONE, 3: GONE},
+            TensorOptError,
+            "it fails: rank 2: OSError: No such file; do",
+        ),
+        (LATE, LostRanksError, "Timed out"),
+        (GONE, TensorOptError, "it fails: OSError: No such file; do"),
+    ],
+)
+def test_ranks_that_did_not_come_are_no_fault_of_the_checkpoint(
+    failures: dict[int, Exception] | Exception, kind: type[TensorOptError], words: str
+) -> None:
+    """What a rank met itself is said before what it waited for."""
+    error: BaseException
+    if isinstance(failures, dict):
+        met = {rank: (cause, StackSummary()) for rank, cause in failures.items()}
+        error = CheckpointException("load", met)
+    else:
+        error = failures
+    told = checkpoints._in_words(error, "it fails", "do")
+    assert type(told) is kind and words in str(told)

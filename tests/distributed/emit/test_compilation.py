@@ -264,7 +264,7 @@ def failing(_: object) -> list[str]:
 def test_a_compiler_that_fails_on_one_rank_is_an_error_on_all() -> None:
     first, second = run_ranks(2, f"{HERE}:failing")
     assert "no registers left" in second[0]
-    assert first[0].startswith("RuntimeError: rank 1: ") and "no registers left" in first[0]
+    assert first[0].startswith("FailedRankError: rank 1: ") and "no registers left" in first[0]
 
 
 def refused(arguments: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from torch import nn
 import tensoropt_torch
 from tensoropt_torch import TensorOptError
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.runtime.agreement import on_all_ranks
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import Case, make
 
@@ -118,3 +119,30 @@ def test_bad_input_is_one_clear_error_on_all_ranks(name: str) -> None:
     for message in run_ranks(2, f"{HERE}:error_of", name, 60):
         for part in CASES[name][1]:
             assert part in message, message
+
+
+def failures_on_one_rank(error: Exception) -> str:
+    def fails() -> None:
+        if dist.get_rank() == 1:
+            raise error
+
+    try:
+        on_all_ranks(fails)
+    except Exception as found:
+        return f"{type(found).__name__}: {found}"
+    return "no error"
+
+
+@pytest.mark.parametrize(
+    ("error", "others"),
+    [
+        (NotImplementedError(), "FailedRankError: rank 1: (NotImplementedError)"),
+        (KeyError("w"), "FailedRankError: rank 1: 'w' (KeyError)"),
+        (ValueError(), "TensorOptError: rank 1: ValueError"),
+        (TensorOptError("so"), "TensorOptError: rank 1: so"),
+    ],
+    ids=repr,
+)
+def test_a_failure_of_one_rank_has_its_kind_on_all(error: Exception, others: str) -> None:
+    """Also one without words, which no rank may take for none."""
+    assert run_ranks(2, f"{HERE}:failures_on_one_rank", error) == [others, others]
