@@ -25,6 +25,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import Phases
 from tensoropt_torch.runtime.agreement import agree_or_raise, from_first_rank, is_distributed
 from tensoropt_torch.runtime.job import device_of_group
+from tensoropt_torch.runtime.lost_ranks import LostRanksError
 from tensoropt_torch.simulate import SimulatedPoint
 from tensoropt_torch.staging import with_stage_search
 from tensoropt_torch.tasks import (
@@ -290,6 +291,8 @@ class _Finder:
         found = measure.corrected(task, self._count, first.runs, fastest=first.winner.strategy_hash)
         try:
             picked = from_first_rank(partial(self._pick, found.task, first.winner))
+        except LostRanksError:
+            raise
         except TensorOptError as error:
             log.info("nothing is picked by what plans took: %s", error)
             return measure.as_it_took(first.winner), first.complete

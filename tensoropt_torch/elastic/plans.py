@@ -19,6 +19,7 @@ from tensoropt_torch.measure.kept.files import is_written, read_or, write_atomic
 from tensoropt_torch.plan import Plan, StagedPlan, any_of_json, load_any
 from tensoropt_torch.runtime.agreement import agree_on_model, from_first_rank, on_all_ranks
 from tensoropt_torch.runtime.job import check_group
+from tensoropt_torch.runtime.lost_ranks import LostRanksError
 from tensoropt_torch.tasks import (
     Example,
     Model,
@@ -93,6 +94,8 @@ def _find(
 ) -> None:
     try:
         plan = _found(count, example, planning, memory_limit)
+    except LostRanksError:
+        raise
     except TensorOptError as error:  # the same on all ranks
         if count == dist.get_world_size():
             raise

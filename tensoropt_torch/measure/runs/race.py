@@ -31,6 +31,7 @@ from tensoropt_torch.plan import Choices, Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import Step, progress
 from tensoropt_torch.runtime.agreement import from_first_rank, gather, on_all_ranks
+from tensoropt_torch.runtime.lost_ranks import LostRanksError
 from tensoropt_torch.units import format_seconds
 from tensoropt_torch.values import WeightSource
 
@@ -142,6 +143,8 @@ def race(
             rivals = [runs[p.strategy_hash].best_s for p in plans if p.strategy_hash in runs]
             job = _Job(model, task, batch, device)
             runs |= on_all_ranks(partial(_run, missing, rivals, job, budget_s))
+        except LostRanksError:
+            raise
         except (RuntimeError, ValueError, LookupError) as error:  # values of the example, maybe
             warnings.warn(f"plans are not run, since a step fails: {error}", stacklevel=3)
             return Race(plans[0], complete=False)
