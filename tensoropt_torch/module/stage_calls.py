@@ -36,6 +36,7 @@ from tensoropt_torch.runtime.agreement import (
     gather,
     on_all_ranks,
 )
+from tensoropt_torch.runtime.lost_ranks import LostRanksError
 
 Flags = Mapping[str, bool]  # whether parameters require gradients, by name
 
@@ -241,6 +242,8 @@ class StageCalls:
                 own = self._plan, captured, maker.owned, maker.storage, maker.most_rows
                 plan = from_first_rank(lambda: self._options.find(*own))
                 return maker.part(plan, captured)
+            except LostRanksError:
+                raise
             except TensorOptError as error:
                 raise TensorOptError(f"in stages, a call in {text}: {error}") from error
 
