@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensoropt_torch import _C
-from tensoropt_torch.advising.spaces import Space, Spaces, Strategies
+from tensoropt_torch.advising.spaces import Space, Spaces, Strategies, picks_alone
 from tensoropt_torch.plan import Guarantee, Plan
 
 # So large an error is allowed that a search stops when it knows the least memory.
@@ -66,7 +66,7 @@ class RivalStrategies:
     def strategies(self, counts: Sequence[int], limit: float, sure: float) -> Strategies:
         """Within the limit, the best of all these numbers of micro-batches; the fastest alone if
         all of at most ``sure`` bytes will do, and the limit is no more."""
-        only_picks = sure >= limit and math.isfinite(limit)
+        only_picks = picks_alone(limit, sure)
         options = self._search.options(pick_limits=[limit], only_picks=only_picks)
         found = {count: self._played(count, options) for count in counts}
         places = sorted(

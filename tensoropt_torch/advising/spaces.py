@@ -37,6 +37,12 @@ def _inside(axes: Axes) -> Axes:
     return tuple((size, level - min(levels)) for size, level in axes[1:])
 
 
+def picks_alone(limit: float, sure: float) -> bool:
+    """Whether nothing but the fastest strategy within ``limit`` is needed, since all of at most
+    ``sure`` bytes will do. Without a limit there is none to pick at."""
+    return sure >= limit and math.isfinite(limit)
+
+
 @dataclass(frozen=True)
 class Space:
     """The strategy space of one number of micro-batches."""
@@ -154,10 +160,10 @@ class Spaces:
         start = time.perf_counter()
         found: list[Searched] = []
         others: list[tuple[float, float]] = []
-        only_pick = sure >= limit and math.isfinite(limit)
+        only_picks = picks_alone(limit, sure)
         for count in counts:
             space = self.at(count)
-            result = self.task.search.run(space.core, limit, others=others, only_picks=only_pick)
+            result = self.task.search.run(space.core, limit, others=others, only_picks=only_picks)
             others += result.points
             found.append(Searched(result, space.core, space.settings, space.captured))
             if self._has_fastest(result, sure):
