@@ -279,7 +279,7 @@ def _in_words(error: BaseException, what: str, hint: str) -> TensorOptError:
     causes = {rank: cause for rank, cause in met.items() if not _is_of_a_wait(cause)}
     if not causes:
         return lost_ranks(str(next(iter(met.values()))))
-    rank, cause = next(iter(sorted(causes.items(), key=lambda entry: entry[0] or 0)))
+    rank, cause = min(causes.items(), key=lambda entry: entry[0] or 0)
     where = "" if rank is None else f"rank {rank}: "
     text = f"{where}{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
     return TensorOptError(f"{what}: {text}; {hint}")
