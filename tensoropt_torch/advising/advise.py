@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from tensoropt_torch.advising.advice import Advice, marked
-from tensoropt_torch.advising.cells import Cell, Fitting, Known, Missing, because
+from tensoropt_torch.advising.cells import Cell, Fitting, Known, Missing
+from tensoropt_torch.advising.least_memory import LeastMemory
 from tensoropt_torch.advising.parts import Parts
 from tensoropt_torch.advising.rows import OURS, AdviceRow, Price, price_of
-from tensoropt_torch.advising.spaces import LeastMemory
 from tensoropt_torch.advising.work import Work
 from tensoropt_torch.config import Cluster
 from tensoropt_torch.config.machine_kinds import cluster_for
@@ -101,7 +101,7 @@ class _Model:
         self._steps = asked.work.steps(self._step)
         self._cells: dict[AdviceRow, tuple[Cell, Fitting | Missing]] = {}
         self._checked: set[AdviceRow] = set()
-        self._least: LeastMemory = {}
+        self._least = LeastMemory()
 
     @property
     def notes(self) -> list[str]:
@@ -119,8 +119,7 @@ class _Model:
     def on(
         self, machine: Machine, clusters: Mapping[tuple[Machine, int], Cluster]
     ) -> Iterator[AdviceRow]:
-        """Ours on every number of devices of one kind; more devices need no more
-        micro-batches."""
+        """Ours on every number of devices of one kind."""
         known = Known()
         for count in sorted(self._asked.device_counts):
             cluster = clusters[machine, count]
@@ -210,11 +209,8 @@ class _Model:
     def _rivals(self, row: AdviceRow) -> Iterator[AdviceRow]:
         cell, ours = self._cells[row]
         by = self._asked.planning.memory if row.is_peak else "sums"
-        for name, found in cell.rivals(by).items():
-            new = replace(self._with(row, found), strategy=name)
-            if isinstance(found, Fitting) and isinstance(ours, Fitting):
-                new = replace(new, because=because(ours, found, name))
-            yield new
+        for name, theirs in cell.rivals(ours, by).items():
+            yield replace(self._with(row, theirs.found), strategy=name, because=theirs.because)
 
 
 def _in_words(optimizer: str | OptimizerModel) -> str:

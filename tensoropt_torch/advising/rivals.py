@@ -51,7 +51,7 @@ class RivalStrategies:
 
     def __init__(self, rival: Rival, spaces: Spaces) -> None:
         self._rival = rival
-        self._spaces = spaces
+        self.spaces = spaces
         self._search = spaces.task.search
         self._least: dict[int, float] = {}
 
@@ -62,6 +62,10 @@ class RivalStrategies:
             points = self._played(count, ends).points
             self._least[count] = points[0][0] if points else math.inf
         return self._least[count]
+
+    def likely_first(self, limit: float) -> int:
+        """The last number of micro-batches: on many machines nothing of theirs fits."""
+        return len(self.spaces.counts) - 1
 
     def strategies(self, counts: Sequence[int], limit: float, sure: float) -> Strategies:
         """Within the limit, the best of all these numbers of micro-batches; the fastest alone if
@@ -83,14 +87,14 @@ class RivalStrategies:
 
         def plan(index: int) -> Plan:
             _, _, count, number = kept[index]
-            space, result = self._spaces.at(count), found[count]
+            space, result = self.spaces.at(count), found[count]
             guarantee = Guarantee(bool(result.exact), self._search.epsilon)
             strategy = result.unroll(number)
             args = space.core, space.settings, space.captured
             return Plan.of(*args, strategy, points, guarantee)
 
-        return Strategies(points, plan, lambda index: self._spaces.at(kept[index][2]).core)
+        return Strategies(points, plan)
 
     def _played(self, count: int, options: _C.SearchOptions) -> _C.BaselineResult:
-        space = self._spaces.at(count)
+        space = self.spaces.at(count)
         return space.core.play(self._rival.roles(space), options)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tensoropt_torch import _C
+from tensoropt_torch.advising.least_memory import LeastMemory, first_fitting
 from tensoropt_torch.advising.parts import Parts
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan, Settings
@@ -23,18 +23,6 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.search_space import make_space
 
 SEARCHED_AT_ONCE = 2  # numbers of micro-batches
-
-
-# Sizes and levels of the axes of a mesh, outermost first, and of levels the outermost is 0.
-Axes = tuple[tuple[int, int], ...]
-# The least bytes per device by number of micro-batches, whether there is recomputation, and mesh.
-LeastMemory = dict[tuple[int, bool, Axes], float]
-
-
-def _inside(axes: Axes) -> Axes:
-    """The mesh of those that one step on the outermost axis joins."""
-    levels = [level for _, level in axes[1:]]
-    return tuple((size, level - min(levels)) for size, level in axes[1:])
 
 
 def picks_alone(limit: float, sure: float) -> bool:
@@ -55,11 +43,10 @@ class Space:
 @dataclass(frozen=True)
 class Strategies:
     """Some that are looked at together: (memory_bytes, time_s) points by ascending memory and
-    descending time, with their plans and the spaces in C++ that these are of."""
+    descending time, with their plans."""
 
     points: Sequence[tuple[float, float]]
     plan: Callable[[int], Plan]
-    space: Callable[[int], _C.SearchSpace]
 
 
 class Spaces:
@@ -69,8 +56,7 @@ class Spaces:
         task: with the cluster.
         parts: the model in micro-batches.
         num_devices: all together.
-        least: what is known of the model on meshes of any machines; memory depends on the mesh, and
-            on no speed. More of it is added.
+        least: what is known of the model on meshes of any machines; more of it is added.
     """
 
     def __init__(
@@ -100,58 +86,46 @@ class Spaces:
             self._made[count] = Space(make_space(captured, settings), settings, captured)
         return self._made[count]
 
+    def of(self, plan: Plan) -> _C.SearchSpace:
+        """That of a plan of theirs."""
+        return self.at(plan.settings.micro_batches).core
+
     def least_memory(self, count: int) -> float:
         """The least bytes per device of any strategy in so many micro-batches."""
-        key = (count, self.task.recompute, self._mesh_axes)
-        if key not in self._least:
-            options = self.task.search.options()
-            self._least[key] = self.at(count).core.least_memory(options)
-        return self._least[key]
+        options = self.task.search.options()
+        return self._least.of(
+            count,
+            self.task.recompute,
+            self._mesh_axes,
+            lambda: self.at(count).core.least_memory(options),
+        )
 
-    def least_known(self, count: int) -> float:
-        """What any strategy in so many micro-batches needs at least, bytes per device, as far as
-        smaller meshes tell: leaving an axis out, a strategy of this mesh is one of theirs, and a
-        device then keeps at most as many times more as the axis has devices."""
-        axes, parts = self._mesh_axes, 1
-        while axes:
-            known = self._least.get((count, self.task.recompute, axes))
-            if known is not None:
-                return known / parts
-            parts *= axes[0][0]
-            axes = _inside(axes)
-        return 0.0
+    def least_bound(self, count: int) -> float:
+        """What any strategy in so many micro-batches needs at least, bytes per device, as far as is
+        known."""
+        return self._least.bound(count, self.task.recompute, self._mesh_axes)
+
+    def likely_first(self, limit: float) -> int:
+        """The place of the number of micro-batches that is probably the first that fits."""
+        recompute = self.task.recompute
+        return self._least.likely_first(self.counts, recompute, self._mesh_axes, limit)
 
     def windows(
-        self, limit: float, least_memory: Callable[[int], float], enough: int = 0
+        self, limit: float, least_memory: Callable[[int], float], likely: int
     ) -> Iterator[Sequence[int]]:
         """Numbers of micro-batches from the first on that fits ``limit`` by ``least_memory``, some
-        at once, as long as the caller asks for more. So many are known to be ``enough``; 0: no
-        number is."""
-        counts = self.counts
-        start = self._first_fitting(limit, least_memory, enough)
-        while start < len(counts):
-            yield counts[start : start + SEARCHED_AT_ONCE]
-            start += SEARCHED_AT_ONCE
-
-    def _first_fitting(
-        self, limit: float, least_memory: Callable[[int], float], enough: int
-    ) -> int:
-        """More micro-batches need no more memory: down from those that are enough, or by bisection,
-        which looks at the most first, since on many machines nothing fits."""
+        at once, as long as the caller asks for more: more of them need no more memory. The one at
+        the place ``likely`` is looked at first."""
 
         def fits(count: int) -> bool:
             # A space is not made for what cannot fit.
-            return self.least_known(count) <= limit and least_memory(count) <= limit
+            return self.least_bound(count) <= limit and least_memory(count) <= limit
 
         counts = self.counts
-        if enough in counts:
-            first = counts.index(enough)
-            while first and fits(counts[first - 1]):
-                first -= 1
-            return first
-        if not counts or not fits(counts[-1]):
-            return len(counts)
-        return bisect_left(counts, True, hi=len(counts) - 1, key=fits)
+        start = first_fitting(counts, fits, likely)
+        while start < len(counts):
+            yield counts[start : start + SEARCHED_AT_ONCE]
+            start += SEARCHED_AT_ONCE
 
     def strategies(self, counts: Sequence[int], limit: float, sure: float) -> Strategies:
         """Those of the cost frontier within the limit; the fastest alone if all of at most
@@ -171,9 +145,7 @@ class Spaces:
         seconds = time.perf_counter() - start
         frontier = Frontier(found, seconds, self.task.memory_fraction)
         return Strategies(
-            [(point.memory_bytes, point.time_s) for point in frontier],
-            frontier.whole_plan,
-            lambda index: frontier.searched(index)[0].space,
+            [(point.memory_bytes, point.time_s) for point in frontier], frontier.whole_plan
         )
 
     def _has_fastest(self, result: _C.SearchResult, sure: float) -> bool:

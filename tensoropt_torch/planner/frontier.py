@@ -103,10 +103,7 @@ class Frontier(Sequence[FrontierPoint]):
         self.guarantee = weakest([found.guarantee for found in self._found])
         self._settings, self._captured = task or (searched[0].settings, searched[0].captured)
         self._places = list(_best(self._found))
-        self._points = [
-            FrontierPoint(memory, time, index, self)
-            for index, (memory, time, *_) in enumerate(self._places)
-        ]
+        self._costs = [(memory, time) for memory, time, *_ in self._places]
         self.search_seconds = seconds
 
     @property
@@ -155,13 +152,18 @@ class Frontier(Sequence[FrontierPoint]):
     @overload
     def __getitem__(self, index: slice) -> list[FrontierPoint]: ...
     def __getitem__(self, index: int | slice) -> FrontierPoint | list[FrontierPoint]:
-        return self._points[index]
+        # Points know their frontier, which keeps none: it goes, with its large
+        # strategy spaces, as soon as nobody asks for it.
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        index = range(len(self))[index]
+        return FrontierPoint(*self._costs[index], index, self)
 
     def __len__(self) -> int:
-        return len(self._points)
+        return len(self._costs)
 
     def __repr__(self) -> str:
-        if not self._points:
+        if not self._costs:
             return f"Frontier(no points on {self.num_devices} devices)"
         ends = (format_costs(p.memory_bytes, p.time_s) for p in (self.smallest, self.fastest))
         return (
@@ -224,10 +226,6 @@ class Frontier(Sequence[FrontierPoint]):
         )
 
     @property
-    def _costs(self) -> list[tuple[float, float]]:
-        return [(p.memory_bytes, p.time_s) for p in self._points]
-
-    @property
     def title(self) -> str:
         """Devices, number of points, what the search guarantees, its time."""
         return (
@@ -235,24 +233,21 @@ class Frontier(Sequence[FrontierPoint]):
             f"({self.guarantee}), searched in {format_seconds(self.search_seconds)}"
         )
 
-    def __iter__(self) -> Iterator[FrontierPoint]:
-        return iter(self._points)
-
     @property
     def fastest(self) -> FrontierPoint:
         """The least time, whatever the memory."""
-        return self._points[-1]
+        return self[-1]
 
     @property
     def smallest(self) -> FrontierPoint:
         """The least memory, whatever the time."""
-        return self._points[0]
+        return self[0]
 
     @property
     def knee(self) -> FrontierPoint:
         """The turning point: farthest below the line that joins the ends, on
         logarithmic scales."""
-        return self._points[knee_index(self._costs)]
+        return self[knee_index(self._costs)]
 
     def at(self, memory_bytes: float) -> FrontierPoint:
         """The fastest point that needs at most ``memory_bytes`` per device.
@@ -264,7 +259,7 @@ class Frontier(Sequence[FrontierPoint]):
         Raises:
             TensorOptError: no point is that small; says the least memory.
         """
-        index = bisect_right([p.memory_bytes for p in self._points], memory_bytes)
+        index = bisect_right([memory for memory, _ in self._costs], memory_bytes)
         if index == 0:
             least = self.least_memory_bytes
             raise TensorOptError(
@@ -273,7 +268,7 @@ class Frontier(Sequence[FrontierPoint]):
                 f"{limit_advice(least, self.device_bytes)}use more devices (option "
                 "'mini_parallelism' finds how many), recompute=True, or max_micro_batches"
             )
-        return self._points[index - 1]
+        return self[index - 1]
 
     def plan(self, index: int) -> Plan | StagedPlan:
         """The plan of a point."""
@@ -294,11 +289,11 @@ class Frontier(Sequence[FrontierPoint]):
         Raises:
             TensorOptError: ``count`` is below 1.
         """
-        return [self._points[i] for i in thinned_indices(len(self), count)]
+        return [self[i] for i in thinned_indices(len(self), count)]
 
     def to_records(self) -> list[dict[str, float]]:
         """The points as plain records."""
-        return [{"memory_bytes": p.memory_bytes, "time_s": p.time_s} for p in self._points]
+        return [{"memory_bytes": memory, "time_s": time} for memory, time in self._costs]
 
 
 def _best(several: Sequence[FrontierPart]) -> Iterator[Place]:

@@ -24,8 +24,9 @@ from tensoropt_torch import (
     load_cluster,
 )
 from tensoropt_torch.advising import OURS, Price
+from tensoropt_torch.advising.least_memory import LeastMemory
 from tensoropt_torch.advising.parts import Parts
-from tensoropt_torch.advising.spaces import LeastMemory, Spaces
+from tensoropt_torch.advising.spaces import Spaces
 from tensoropt_torch.config.machine_kinds import cluster_for
 from tensoropt_torch.tasks import task_of
 
@@ -108,7 +109,7 @@ def test_machines_that_share_what_they_need_get_the_rows_of_each_alone() -> None
 def test_smaller_meshes_tell_what_larger_ones_need_at_least() -> None:
     """So no space is made for micro-batches that cannot fit; of 16 devices the outermost axis is
     between machines."""
-    least: LeastMemory = {}
+    least = LeastMemory()
     for num_devices in (2, 4, 8, 16):
         options = PlanningOptions(
             cluster=cluster_for("h100", num_devices), recompute=True, measure=False
@@ -116,11 +117,11 @@ def test_smaller_meshes_tell_what_larger_ones_need_at_least() -> None:
         task = task_of(example(), options)
         spaces = Spaces(task, Parts(task, 4), num_devices, least)
         for count in spaces.counts:
-            known = spaces.least_known(count)
+            known = spaces.least_bound(count)
             needed = spaces.least_memory(count)
             assert known <= needed
             assert (known > 0.4 * needed) == (num_devices > 2)
-            assert spaces.least_known(count) == needed
+            assert spaces.least_bound(count) == needed
 
 
 @pytest.mark.parametrize("memory", ["sums", "simulated"])
@@ -148,7 +149,7 @@ def test_the_fastest_within_the_limit_is_that_of_the_whole_frontiers(
     simulation."""
     options = PlanningOptions(cluster=cluster_for("h100", 4), recompute=True, measure=False)
     task = task_of(example(), options)
-    spaces = Spaces(task, Parts(task, 4), 4, {})
+    spaces = Spaces(task, Parts(task, 4), 4, LeastMemory())
     counts = [1, 2]
     whole = [task.search.run(spaces.at(count).core) for count in counts]
     limit = share * min(result.min_memory for result in whole)
