@@ -114,8 +114,11 @@ def main() -> None:
         draw(json.loads(RESULTS.read_text())["models"])
         return
     asked = [(model, batch) for batch in BATCHES for model in MODELS]
-    context = multiprocessing.get_context("spawn")
+    # Forked, after what all need was imported.
+    context = multiprocessing.get_context("fork")
     began = time.perf_counter()
+    for model, batch in asked:
+        example_of_config(MODELS[model], BATCHES[batch])
     with ProcessPoolExecutor(2, mp_context=context) as pool:
         # The largest first, so that both processes end together.
         waiting = {key: pool.submit(advised, *key) for key in sorted(asked, key=_largest_first)}

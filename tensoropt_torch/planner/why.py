@@ -341,10 +341,8 @@ class _Explainer:
     def _instead(self, group: _Group, plan: Plan | None) -> str:
         if plan is None:
             return ""
-        chosen = plan.choices.labels
-        labels = [
-            shown_config(self._captured, self._rows[node], chosen[node]) for node in group.nodes
-        ]
+        chosen, blocks = plan.choices.labels, self._captured.blocks
+        labels = [shown_config(blocks, self._rows[node], chosen[node]) for node in group.nodes]
         return Counter(labels).most_common(1)[0][0]
 
     def _plan_of(self, result: _C.SearchResult, index: int) -> Plan:

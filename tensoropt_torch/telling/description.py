@@ -9,6 +9,7 @@ from typing import Protocol
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend import Blocks
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.space.choices import Choices
 from tensoropt_torch.space.search_space import make_space
@@ -81,8 +82,9 @@ def described(space: _C.SearchSpace, plan: Described) -> PlanDescription:
     strategy = plan.choices.strategy(space)
     rows = space.nodes()
     model = model_at_hand(plan)
+    blocks = model.blocks
     choices = tuple(
-        Choice(row.name, row.target or "parameter", shown_config(model, row, label))
+        Choice(row.name, row.target or "parameter", shown_config(blocks, row, label))
         for row, label in zip(rows, plan.choices.labels, strict=True)
         if len(row.configs) > 1 and row.target != "relay"
     )
@@ -113,11 +115,11 @@ def _changes_layout(edge: _C.EdgeRow) -> bool:
     return edge.layout_from != edge.layout_to or edge.gradient_from != edge.gradient_to
 
 
-def shown_config(model: CapturedModel, row: _C.NodeRow, label: str) -> str:
+def shown_config(blocks: Mapping[str, Blocks], row: _C.NodeRow, label: str) -> str:
     """The config of a space node (``SearchSpace.nodes``); that of a parameter says how it
-    is stored by its own dims, also if the graph sees it by blocks."""
-    blocks = None if row.target else model.blocks.get(row.name)
-    return label if blocks is None else blocks.label(label)
+    is stored by its own dims, also if the graph sees it by blocks (``CapturedModel.blocks``)."""
+    seen = None if row.target else blocks.get(row.name)
+    return label if seen is None else seen.label(label)
 
 
 def space_of(plan: Described) -> _C.SearchSpace:

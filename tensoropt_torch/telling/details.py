@@ -170,8 +170,9 @@ def _parameters(nodes: Sequence[_C.NodeRow], plan: Described) -> list[_Parameter
     """By the nodes of the strategy space (``SearchSpace.nodes``)."""
     sizes = [size for size, _ in plan.settings.mesh_axes]
     model = model_at_hand(plan)
+    blocks = model.blocks
     layouts = {
-        row.name: shown_config(model, row, label)
+        row.name: shown_config(blocks, row, label)
         for row, label in zip(nodes, plan.choices.labels, strict=True)
         if not row.target
     }
