@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
+from weakref import WeakValueDictionary
 
 from tensoropt_torch import pages, planner
 from tensoropt_torch.errors import TensorOptError
@@ -104,6 +105,9 @@ class Frontier(Sequence[FrontierPoint]):
         self._settings, self._captured = task or (searched[0].settings, searched[0].captured)
         self._places = list(_best(self._found))
         self._costs = [(memory, time) for memory, time, *_ in self._places]
+        # Points know their frontier, which keeps none: it goes, with its large
+        # strategy spaces, as soon as nobody has one of them.
+        self._points: WeakValueDictionary[int, FrontierPoint] = WeakValueDictionary()
         self.search_seconds = seconds
 
     @property
@@ -152,12 +156,13 @@ class Frontier(Sequence[FrontierPoint]):
     @overload
     def __getitem__(self, index: slice) -> list[FrontierPoint]: ...
     def __getitem__(self, index: int | slice) -> FrontierPoint | list[FrontierPoint]:
-        # Points know their frontier, which keeps none: it goes, with its large
-        # strategy spaces, as soon as nobody asks for it.
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         index = range(len(self))[index]
-        return FrontierPoint(*self._costs[index], index, self)
+        point = self._points.get(index)
+        if point is None:
+            self._points[index] = point = FrontierPoint(*self._costs[index], index, self)
+        return point
 
     def __len__(self) -> int:
         return len(self._costs)

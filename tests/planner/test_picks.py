@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import math
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +67,31 @@ def test_picks_from_the_frontier(frontier: Frontier) -> None:
     assert 0 <= frontier.knee.index < len(frontier)
     with pytest.raises(TensorOptError, match="the least is"):
         frontier.at(1)
+
+
+def test_points_of_one_frontier_are_one_object_each(frontier: Frontier) -> None:
+    point = frontier[-1]
+    assert point is frontier.fastest and point is frontier[len(frontier) - 1]
+    assert list(frontier)[-1] is point and frontier[1:][-1] is point
+    assert frontier.index(point) == point.index and point.frontier is frontier
+    with pytest.raises(IndexError):
+        frontier[len(frontier)]
+
+
+def test_a_frontier_goes_as_soon_as_nobody_has_a_point_of_it() -> None:
+    """Without the collector, which comes seldom: strategy spaces are large."""
+    model, args = meta_model()
+    found = tensoropt_torch.find_frontier(model, args, cluster="h100-8", num_devices=2)
+    point, gone = found.fastest, weakref.ref(found)
+    costs = [(point.memory_bytes, point.time_s) for point in found]
+    gc.disable()
+    try:
+        del found
+        assert gone() is point.frontier and point.plan.time_s == costs[-1][1]
+        del point
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_the_knee_is_the_corner() -> None:
