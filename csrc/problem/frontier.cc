@@ -10,8 +10,10 @@ namespace tensoropt {
 
 namespace {
 
-// Up to so many points are inserted one by one.
-constexpr std::size_t kFewPoints = 3;
+// Sums wait until they are the kept points divided by this: with few, merging
+// them takes as long as all that is kept; with many, more of them are dominated
+// by others that wait.
+constexpr std::size_t kKeptPerWaiting = 4;
 // Of the tolerance: the part that sums on a grid may use up.
 constexpr double kGridShare = 1.0 / 8;
 // Where only so many points are wanted: cells of a grid for each of them, and
@@ -121,6 +123,7 @@ bool FrontierBuilder::refuses(Point point) const {
 
 void FrontierBuilder::add(Point point, std::uint32_t left,
                           std::uint32_t right) {
+  merge_waiting();
   if (!refuses(point)) insert(point, left, right);
 }
 
@@ -154,18 +157,14 @@ void FrontierBuilder::add_product(const FrontierView& left,
   } else if (left.size() <= right.size()) {
     for (std::size_t i = 0; i < left.size(); ++i) {
       const auto from = static_cast<std::uint32_t>(left.first + i);
-      const Stairs stairs{right, left.point(i)};
-      collect_new(stairs);
-      merge_new(stairs, [&](std::uint32_t j) {
+      collect_new({right, left.point(i)}, [&](std::uint32_t j) {
         return std::pair(from, right.first + j);
       });
     }
   } else {
     for (std::size_t j = 0; j < right.size(); ++j) {
       const auto from = static_cast<std::uint32_t>(right.first + j);
-      const Stairs stairs{left, right.point(j)};
-      collect_new(stairs);
-      merge_new(stairs, [&](std::uint32_t i) {
+      collect_new({left, right.point(j)}, [&](std::uint32_t i) {
         return std::pair(left.first + i, from);
       });
     }
@@ -191,9 +190,7 @@ void FrontierBuilder::add_on_grid(const FrontierView& left,
   Frontier sums;
   grid_->add_product(memory_limit_, sums);
   on_grid_ = true;
-  const Stairs stairs{sums.view(), {}};
-  collect_new(stairs);
-  merge_new(stairs, [&](std::uint32_t i) {
+  collect_new({sums.view(), {}}, [&](std::uint32_t i) {
     return std::pair(sums.left[i], sums.right[i]);
   });
   // A cell may have preferred another sum to that at an end.
@@ -229,34 +226,37 @@ std::vector<bool> FrontierBuilder::kept_by_thinning() const {
 
 // Both sides are sorted, so that runs of the stairs which one kept point
 // dominates are jumped over.
-void FrontierBuilder::collect_new(const Stairs& stairs) {
-  new_.clear();
+template <typename Sources>
+void FrontierBuilder::collect_new(const Stairs& stairs, Sources&& sources) {
   const std::size_t size = stairs.frontier.size();
   std::size_t above = 0;  // first kept point with more memory
   for (std::size_t j = 0; j < size;) {
     const Point point = stairs.point(j);
-    if (point.memory > memory_limit_) return;
+    if (point.memory > memory_limit_) break;
     above = gallop(above, kept_.size(), [&](std::size_t k) {
       return kept_.memory[k] <= point.memory;
     });
     if (!dominated(above, point)) {
-      new_.push_back(static_cast<std::uint32_t>(j++));
+      const auto [left, right] = sources(static_cast<std::uint32_t>(j++));
+      waiting_.push_back({point, left, right});
       continue;
     }
     const double time = kept_.time[above - 1];
     j = gallop(j + 1, size,
                [&](std::size_t k) { return stairs.point(k).time >= time; });
   }
+  if (waiting_.size() >= kept_.size() / kKeptPerWaiting) merge_waiting();
 }
 
-template <typename Sources>
-void FrontierBuilder::merge_new(const Stairs& stairs, Sources&& sources) {
-  if (new_.size() <= kFewPoints) {
-    for (const std::uint32_t n : new_) {
-      const auto [left, right] = sources(n);
-      add(stairs.point(n), left, right);
-    }
-    return;
+// Of equal points the first is kept.
+void FrontierBuilder::merge_waiting() {
+  if (waiting_.empty()) return;
+  const auto is_before = [](const Waiting& a, const Waiting& b) {
+    return std::pair(a.point.memory, a.point.time) <
+           std::pair(b.point.memory, b.point.time);
+  };
+  if (!std::is_sorted(waiting_.begin(), waiting_.end(), is_before)) {
+    std::stable_sort(waiting_.begin(), waiting_.end(), is_before);
   }
   merged_.resize(0);
   std::size_t k = 0;
@@ -266,23 +266,19 @@ void FrontierBuilder::merge_new(const Stairs& stairs, Sources&& sources) {
                         kept_.right[k]);
     }
   };
-  for (const std::uint32_t n : new_) {
-    const Point point = stairs.point(n);
-    copy_below(point.memory);
-    while (k < kept_.size() && kept_.time[k] >= point.time) ++k;
-    // Neighbours may have become equal by rounding.
-    if (merged_.size() > 0 && merged_.time.back() <= point.time) continue;
-    if (merged_.size() > 0 && merged_.memory.back() >= point.memory) {
-      merged_.resize(merged_.size() - 1);
-    }
-    const auto [left, right] = sources(n);
-    merged_.push_back(point, left, right);
+  for (const Waiting& one : waiting_) {
+    copy_below(one.point.memory);
+    while (k < kept_.size() && kept_.time[k] >= one.point.time) ++k;
+    if (merged_.size() > 0 && merged_.time.back() <= one.point.time) continue;
+    merged_.push_back(one.point, one.left, one.right);
   }
   copy_below(std::numeric_limits<double>::infinity());
   std::swap(kept_, merged_);
+  waiting_.clear();
 }
 
 bool FrontierBuilder::move_to(Frontier& out) {
+  merge_waiting();
   if (tolerance_.memory <= 0 && tolerance_.time <= 0) {
     out.append(kept_);
     kept_.resize(0);

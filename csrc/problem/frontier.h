@@ -91,17 +91,17 @@ class FrontierBuilder {
       std::size_t most_points = kAllPoints);
   ~FrontierBuilder();
 
-  std::size_t size() const { return kept_.size(); }
-
-  // Whether a kept point dominates it or the limit excludes it. O(log size).
+  // Whether the limit excludes it or a point dominates it, of those that are
+  // kept: some of the latest wait. O(log size).
   bool refuses(Point point) const;
 
   // O(size).
   void add(Point point, std::uint32_t left, std::uint32_t right);
   // Adds all sums of a point of `left` and a point of `right`. For every point
   // of the smaller one O(log size) for each run of points of the larger one
-  // that one kept point dominates, and O(size) if any sum is kept. A part of
-  // the tolerance is for sums of large frontiers, see sum_grid.h.
+  // that one kept point dominates; sums that none dominates wait until they are
+  // a part of what is kept, and are merged then: O(log size) for each. A part
+  // of the tolerance is for sums of large frontiers, see sum_grid.h.
   void add_product(const FrontierView& left, const FrontierView& right);
 
   template <typename Predicate>
@@ -121,6 +121,12 @@ class FrontierBuilder {
     }
   };
 
+  struct Waiting {
+    Point point;
+    std::uint32_t left;
+    std::uint32_t right;
+  };
+
   Tolerance on_grid(const FrontierView& left, const FrontierView& right) const;
   void add_on_grid(const FrontierView& left, const FrontierView& right);
   std::vector<bool> kept_by_thinning() const;
@@ -129,9 +135,9 @@ class FrontierBuilder {
     return above > 0 && kept_.time[above - 1] <= point.time;
   }
   void insert(Point point, std::uint32_t left, std::uint32_t right);
-  void collect_new(const Stairs& stairs);
   template <typename Sources>
-  void merge_new(const Stairs& stairs, Sources&& sources);
+  void collect_new(const Stairs& stairs, Sources&& sources);
+  void merge_waiting();
 
   Tolerance tolerance_;
   double memory_limit_;
@@ -139,12 +145,14 @@ class FrontierBuilder {
   std::unique_ptr<SumGrid> grid_;  // if there is any tolerance
   bool on_grid_ = false;           // whether kept points are from the grid
   Frontier kept_;
-  Frontier merged_;                 // scratch
-  std::vector<std::uint32_t> new_;  // scratch: points of stairs to be kept
+  Frontier merged_;  // scratch
+  // No kept point dominates them.
+  std::vector<Waiting> waiting_;
 };
 
 template <typename Predicate>
 void FrontierBuilder::remove_if(Predicate&& unwanted) {
+  merge_waiting();
   std::size_t size = 0;
   for (std::size_t i = 0; i < kept_.size(); ++i) {
     if (unwanted(Point{kept_.memory[i], kept_.time[i]})) continue;

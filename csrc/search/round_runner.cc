@@ -28,7 +28,7 @@ constexpr double kLeastSlack = 1e-7;
 // Rounds before the last one only look for strategies: they thin so many times
 // more.
 constexpr double kRoughness = 10;
-// Weightings of the bounds.
+// Weightings of the bounds, of each of two hulls.
 constexpr std::size_t kMaxWeights = 32;
 // More zones than can be looked at at a time are looked at in so many groups.
 constexpr std::size_t kMaxGroups = 8;
@@ -78,7 +78,13 @@ std::vector<Point> RoundRunner::open_zones() const {
 
 RoundRunner::Region RoundRunner::region_of(
     const std::vector<Point>& zones) const {
-  const auto weights = hull_weights(costs_, kMaxWeights);
+  std::vector<Weights> weights = hull_weights(costs_, kMaxWeights);
+  // Where strategies of other problems are better, the hull of all says little
+  // of this one's, whose own hull is above it.
+  std::vector<Point> own;
+  for (const auto& strategy : known_) own.push_back(strategy.cost);
+  const auto more = weights_above(own, zones, weights, kMaxWeights);
+  weights.insert(weights.end(), more.begin(), more.end());
   return {join_zones(zones, kMaxZones), weights, known_optima(weights),
           kInfinity};
 }

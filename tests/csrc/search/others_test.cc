@@ -100,6 +100,29 @@ TEST(Others, SaveTheSearchOfWhatTheyMatch) {
   EXPECT_LT(again.stats().cells_alive, alone.stats().cells_alive);
 }
 
+// One that is faster than all leaves what needs less memory. The hull of it and
+// the smallest is below all others, and rules out nothing; their own hull does.
+TEST(Others, WhichAreFasterDoNotMakeTheRestHarder) {
+  const RandomTables many{
+      .max_configs = 24, .max_choices = 4, .largest_cost = 20000};
+  std::vector<std::pair<int, int>> chain;
+  for (int node = 1; node < 16; ++node) chain.emplace_back(node - 1, node);
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Dice dice(seed);
+    const Problem problem = random_problem(dice, many, 16, chain);
+    SearchOptions options = single_thread();
+    options.epsilon = 0.001;
+    const SearchResult alone = search(problem, options);
+    const auto points = alone.points();
+    const Point middle = points[points.size() * 7 / 8];
+    options.others = {{middle.memory, points.back().time / 100}};
+    const SearchResult rest = search(problem, options);
+    EXPECT_LE(rest.stats().cells_alive, alone.stats().cells_alive);
+    EXPECT_LE(rest.stats().pairs, alone.stats().pairs);
+  }
+}
+
 TEST(Others, MustNotCostLessThanNothing) {
   Dice dice(1);
   const Problem problem = random_problem(dice, kWide, 2, {{0, 1}});
