@@ -10,9 +10,9 @@ namespace tensoropt {
 
 namespace {
 
-// Sums wait until they are the kept points divided by this: with few, merging
-// them takes as long as all that is kept; with many, more of them are dominated
-// by others that wait.
+// Sums wait until they are the kept points divided by this: a merge copies all
+// that is kept, so few are not worth one; of many, more are dominated by others
+// that wait.
 constexpr std::size_t kKeptPerWaiting = 4;
 // Of the tolerance: the part that sums on a grid may use up.
 constexpr double kGridShare = 1.0 / 8;

@@ -100,8 +100,9 @@ class FrontierBuilder {
   // Adds all sums of a point of `left` and a point of `right`. For every point
   // of the smaller one O(log size) for each run of points of the larger one
   // that one kept point dominates; sums that none dominates wait until they are
-  // a part of what is kept, and are merged then: O(log size) for each. A part
-  // of the tolerance is for sums of large frontiers, see sum_grid.h.
+  // a part of what is kept, and are merged then: O(log size) for each,
+  // amortised. A part of the tolerance is for sums of large frontiers, see
+  // sum_grid.h.
   void add_product(const FrontierView& left, const FrontierView& right);
 
   template <typename Predicate>

@@ -69,6 +69,15 @@ bool RoundRunner::is_open(Point zone) const {
   return true;
 }
 
+// Whether a cost is known that no strategy of the problem has.
+bool RoundRunner::are_others_better() const {
+  const std::vector<double> known = known_optima(probe_.weights());
+  for (std::size_t w = 0; w < known.size(); ++w) {
+    if (known[w] < probe_.optima()[w] * (1 - graph_.rounding())) return true;
+  }
+  return false;
+}
+
 std::vector<Point> RoundRunner::open_zones() const {
   std::vector<Point> zones =
       zones_between(costs_, options_.known_epsilon, options_.limits);
@@ -79,12 +88,14 @@ std::vector<Point> RoundRunner::open_zones() const {
 RoundRunner::Region RoundRunner::region_of(
     const std::vector<Point>& zones) const {
   std::vector<Weights> weights = hull_weights(costs_, kMaxWeights);
-  // Where strategies of other problems are better, the hull of all says little
-  // of this one's, whose own hull is above it.
-  std::vector<Point> own;
-  for (const auto& strategy : known_) own.push_back(strategy.cost);
-  const auto more = weights_above(own, zones, weights, kMaxWeights);
-  weights.insert(weights.end(), more.begin(), more.end());
+  // The hull of all says little of this problem's strategies then, whose own
+  // hull is above it.
+  if (are_others_better()) {
+    std::vector<Point> own;
+    for (const auto& strategy : known_) own.push_back(strategy.cost);
+    const auto more = weights_above(own, zones, weights, kMaxWeights);
+    weights.insert(weights.end(), more.begin(), more.end());
+  }
   return {join_zones(zones, kMaxZones), weights, known_optima(weights),
           kInfinity};
 }

@@ -66,6 +66,7 @@ class RoundRunner {
   };
 
   bool is_open(Point zone) const;
+  bool are_others_better() const;
   Region region_of(const std::vector<Point>& zones) const;
   bool round(std::int64_t most_cells);
   ZoneLimits limits(const Region& region) const;

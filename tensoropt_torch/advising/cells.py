@@ -93,23 +93,20 @@ class Cell:
         """What others have, by their names."""
         spaces = {recompute: self._spaces(recompute) for recompute in (False, True)}
         compared: dict[str, Compared] = {}
-        costs = self._costs(spaces[self._task.recompute], ours)
+        costs: Costs | None = None
         for rival in RIVALS:
             own = RivalStrategies(rival, spaces[rival.recompute])
             found = self._fastest(own.spaces, own, by, Known())
-            theirs = self._costs(own.spaces, found)
-            because = why_faster(costs, theirs, rival.name) if costs and theirs else ""
+            because = ""
+            if isinstance(ours, Fitting) and isinstance(found, Fitting):
+                costs = costs or _costs(spaces[self._task.recompute], ours)
+                because = why_faster(costs, _costs(own.spaces, found), rival.name)
             compared[rival.name] = Compared(found, because)
         return compared
 
     def _spaces(self, recompute: bool) -> Spaces:
         task = replace(self._task, recompute=recompute)
         return Spaces(task, self._parts, self._num_devices, self._least)
-
-    def _costs(self, spaces: Spaces, found: Fitting | Missing) -> Costs | None:
-        if isinstance(found, Missing):
-            return None
-        return costs_of(found.plan, spaces.of(found.plan))
 
     def _fastest(
         self,
@@ -153,3 +150,8 @@ class Cell:
     def _peak(self, plan: Plan) -> int:
         assert plan.captured is not None, "plans of a search carry their model"
         return peak_of(plan, plan.captured, step_of(self._task))
+
+
+def _costs(spaces: Spaces, found: Fitting) -> Costs:
+    """What its step consists of."""
+    return costs_of(found.plan, spaces.of(found.plan))

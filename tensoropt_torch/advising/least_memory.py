@@ -61,9 +61,10 @@ class LeastMemory:
 
 def first_fitting(counts: Sequence[int], fits: Callable[[int], bool], likely: int) -> int:
     """The place of the first of ``counts`` that fits, as all behind it do; their number if none
-    does. Looks at the place ``likely`` first, then farther and farther from it."""
+    does. Looks at the place ``likely`` first, then farther and farther from it; if that is the
+    last and fits, in the middle."""
     below, fitting = -1, len(counts)
-    place, step = likely, 1
+    place, step = likely, 1 if likely < len(counts) - 1 else len(counts)
     while below < place < fitting:
         if fits(counts[place]):
             fitting, place = place, place - step

@@ -104,7 +104,7 @@ class Frontier(Sequence[FrontierPoint]):
         self.guarantee = weakest([found.guarantee for found in self._found])
         self._settings, self._captured = task or (searched[0].settings, searched[0].captured)
         self._places = list(_best(self._found))
-        self._costs = [(memory, time) for memory, time, *_ in self._places]
+        self._costs = tuple((memory, time) for memory, time, *_ in self._places)
         # Points know their frontier, which keeps none: it goes, with its large
         # strategy spaces, as soon as nobody has one of them.
         self._points: WeakValueDictionary[int, FrontierPoint] = WeakValueDictionary()
@@ -278,7 +278,7 @@ class Frontier(Sequence[FrontierPoint]):
     def plan(self, index: int) -> Plan | StagedPlan:
         """The plan of a point."""
         _, _, found, number = self._places[index]
-        return self._found[found].plan(number, tuple(self._costs), self.guarantee)
+        return self._found[found].plan(number, self._costs, self.guarantee)
 
     def whole_plan(self, index: int) -> Plan:
         """The plan of a point for those who take none in stages.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "problem/brute_force.h"
@@ -81,7 +82,6 @@ TEST(FrontierBuilder, ProductEqualsParetoOfAllSums) {
   }
 }
 
-// 2^53 swallows small differences: sums of neighbours become equal.
 // Sums wait for others before they are merged: of many small products, the
 // first of equals is kept all the same.
 TEST(FrontierBuilder, ManyProductsEqualParetoOfAllSums) {
@@ -90,14 +90,15 @@ TEST(FrontierBuilder, ManyProductsEqualParetoOfAllSums) {
     Dice dice(seed);
     const int largest = dice.chance(50) ? 40 : 4000;
     std::vector<Cost> sums;
-    std::vector<std::uint32_t> sources;
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> sources;
     FrontierBuilder builder;
     for (int product = dice.roll(1, 60); product > 0; --product) {
       const Frontier a = make(random_points(dice, dice.roll(1, 12), largest));
       const Frontier b = make(random_points(dice, dice.roll(1, 12), largest));
       FrontierView left = a.view();
       FrontierView right = b.view();
-      left.first = right.first = 100 * static_cast<std::uint32_t>(product);
+      left.first = 100 * static_cast<std::uint32_t>(product);
+      right.first = left.first + 50;
       builder.add_product(left, right);
       const bool by_left = left.size() <= right.size();
       const FrontierView& few = by_left ? left : right;
@@ -106,7 +107,9 @@ TEST(FrontierBuilder, ManyProductsEqualParetoOfAllSums) {
         for (std::size_t j = 0; j < many.size(); ++j) {
           sums.push_back(
               {few.memory[i] + many.memory[j], few.time[i] + many.time[j]});
-          sources.push_back(few.first + static_cast<std::uint32_t>(i));
+          const auto one = few.first + static_cast<std::uint32_t>(i);
+          const auto other = many.first + static_cast<std::uint32_t>(j);
+          sources.emplace_back(by_left ? one : other, by_left ? other : one);
         }
       }
     }
@@ -116,12 +119,12 @@ TEST(FrontierBuilder, ManyProductsEqualParetoOfAllSums) {
     for (std::size_t i = 0; i < found.size(); ++i) {
       const Cost cost{found.memory[i], found.time[i]};
       const auto at = std::find(sums.begin(), sums.end(), cost) - sums.begin();
-      EXPECT_TRUE(found.left[i] == sources[at] ||
-                  found.right[i] == sources[at]);
+      EXPECT_EQ(std::pair(found.left[i], found.right[i]), sources[at]);
     }
   }
 }
 
+// 2^53 swallows small differences: sums of neighbours become equal.
 TEST(FrontierBuilder, RoundingLeavesNoEqualNeighbours) {
   const double large = 9007199254740992;
   std::vector<Cost> steps;
