@@ -39,13 +39,15 @@ class LeastMemory:
             axes = _inside(axes)
         return 0.0
 
-    def likely_first(self, counts: Sequence[int], recompute: bool, axes: Axes, limit: float) -> int:
+    def likely_first(
+        self, counts: Sequence[int], recompute: bool, axes: Axes, limit: float
+    ) -> int | None:
         """The place in ``counts`` of the first that probably fits ``limit``, else of the last:
         devices keep equal shares, and a part of that is for the rows of one micro-batch. Proves
-        nothing."""
+        nothing. None: no least memory is known."""
         points = self._points(recompute, _num_devices(axes))
         likely = (place for place, count in enumerate(counts) if _line(points, count) <= limit)
-        return next(likely, len(counts) - 1)
+        return next(likely, len(counts) - 1) if points else None
 
     def _points(self, recompute: bool, num_devices: int) -> list[tuple[float, float]]:
         """Of one micro-batch, its share of the batch and the bytes that so many devices would keep
@@ -59,12 +61,12 @@ class LeastMemory:
         return sorted((1 / count, least) for count, (_, least) in nearest.items())
 
 
-def first_fitting(counts: Sequence[int], fits: Callable[[int], bool], likely: int) -> int:
+def first_fitting(counts: Sequence[int], fits: Callable[[int], bool], likely: int | None) -> int:
     """The place of the first of ``counts`` that fits, as all behind it do; their number if none
-    does. Looks at the place ``likely`` first, then farther and farther from it; if that is the
-    last and fits, in the middle."""
+    does. Looks at the place ``likely`` first, then farther and farther from it; without one at
+    the last, then in the middle."""
     below, fitting = -1, len(counts)
-    place, step = likely, 1 if likely < len(counts) - 1 else len(counts)
+    place, step = (len(counts) - 1, len(counts)) if likely is None else (likely, 1)
     while below < place < fitting:
         if fits(counts[place]):
             fitting, place = place, place - step

@@ -63,9 +63,9 @@ class RivalStrategies:
             self._least[count] = points[0][0] if points else math.inf
         return self._least[count]
 
-    def likely_first(self, limit: float) -> int:
-        """The last number of micro-batches: on many machines nothing of theirs fits."""
-        return len(self.spaces.counts) - 1
+    def likely_first(self, limit: float) -> int | None:
+        """As of ``Spaces``; nothing is known of theirs."""
+        return None
 
     def strategies(self, counts: Sequence[int], limit: float, sure: float) -> Strategies:
         """Within the limit, the best of all these numbers of micro-batches; the fastest alone if

@@ -105,13 +105,14 @@ class Spaces:
         known."""
         return self._least.bound(count, self.task.recompute, self._mesh_axes)
 
-    def likely_first(self, limit: float) -> int:
-        """The place of the number of micro-batches that is probably the first that fits."""
+    def likely_first(self, limit: float) -> int | None:
+        """The place of the number of micro-batches that is probably the first that fits, if
+        anything is known."""
         recompute = self.task.recompute
         return self._least.likely_first(self.counts, recompute, self._mesh_axes, limit)
 
     def windows(
-        self, limit: float, least_memory: Callable[[int], float], likely: int
+        self, limit: float, least_memory: Callable[[int], float], likely: int | None
     ) -> Iterator[Sequence[int]]:
         """Numbers of micro-batches from the first on that fits ``limit`` by ``least_memory``, some
         at once, as long as the caller asks for more: more of them need no more memory. The one at
