@@ -91,9 +91,8 @@ RoundRunner::Region RoundRunner::region_of(
   // The hull of all says little of this problem's strategies then, whose own
   // hull is above it.
   if (are_others_better()) {
-    std::vector<Point> own;
-    for (const auto& strategy : known_) own.push_back(strategy.cost);
-    const auto more = weights_above(own, zones, weights, kMaxWeights);
+    const auto more =
+        weights_above(known_costs(known_), zones, weights, kMaxWeights);
     weights.insert(weights.end(), more.begin(), more.end());
   }
   return {join_zones(zones, kMaxZones), weights, known_optima(weights),

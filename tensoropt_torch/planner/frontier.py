@@ -99,7 +99,6 @@ class Frontier(Sequence[FrontierPoint]):
     ) -> None:
         """``task`` is that of strategies without stages; by default of those that were searched."""
         self._found: list[FrontierPart] = [*searched, *in_stages]
-        self._searched = searched
         self._memory_fraction = memory_fraction
         self.guarantee = weakest([found.guarantee for found in self._found])
         self._settings, self._captured = task or (searched[0].settings, searched[0].captured)
@@ -117,11 +116,6 @@ class Frontier(Sequence[FrontierPoint]):
         for found in self._found:
             total.update(found.stats)
         return dict(total)
-
-    def searched(self, index: int) -> tuple[Searched, int]:
-        """Where a point without stages was found, and its number there."""
-        _, _, space, number = self._places[index]
-        return self._searched[space], number
 
     def shape(self, index: int) -> tuple[int, int]:
         """In how many stages and micro-batches a point runs."""

@@ -52,6 +52,12 @@ std::vector<Point> pareto(std::vector<Point> costs) {
   return pareto_of(std::move(costs), [](Point cost) { return cost; });
 }
 
+std::vector<Point> known_costs(const std::vector<KnownStrategy>& strategies) {
+  std::vector<Point> costs;
+  for (const auto& strategy : strategies) costs.push_back(strategy.cost);
+  return costs;
+}
+
 void WeightedProbe::solve_between(double epsilon, const MemoryLimits& limits,
                                   std::size_t max_weightings) {
   solve_as<double>({{.memory = 1, .time = 0}, {.memory = 0, .time = 1}});
@@ -103,9 +109,7 @@ std::vector<Weights> WeightedProbe::next_weightings(double epsilon,
 
 std::vector<Weights> WeightedProbe::weightings_for(
     const std::vector<Point>& zones, std::size_t most) const {
-  std::vector<Point> costs;
-  for (const auto& strategy : strategies_) costs.push_back(strategy.cost);
-  return weights_above(costs, zones, weights_, most);
+  return weights_above(known_costs(strategies_), zones, weights_, most);
 }
 
 void WeightedProbe::solve(const std::vector<Weights>& weightings) {

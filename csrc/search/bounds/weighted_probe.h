@@ -34,6 +34,8 @@ struct KnownStrategy {
 // Those that no other one dominates, sorted by memory; of equals the first.
 std::vector<KnownStrategy> pareto(std::vector<KnownStrategy> strategies);
 std::vector<Point> pareto(std::vector<Point> costs);
+// In their order.
+std::vector<Point> known_costs(const std::vector<KnownStrategy>& strategies);
 
 class WeightedProbe {
  public:
