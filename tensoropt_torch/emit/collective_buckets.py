@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from tensoropt_torch.operators.bucket_writes import write_into
+from tensoropt_torch.operators import OPS
 
 _COLLECTIVES = torch.ops._c10d_functional
 _ATEN = torch.ops.aten
@@ -28,6 +28,7 @@ _SUM = _COLLECTIVES.all_reduce.default
 _SCATTER = _COLLECTIVES.reduce_scatter_tensor.default
 _GATHER = _COLLECTIVES.all_gather_into_tensor.default
 _WAIT = _COLLECTIVES.wait_tensor.default
+_WRITE = OPS.write_into_.default
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _written_together(writer: _Writer, members: Sequence[fx.Node], count: int) -
     bucket = writer.call(_ATEN.new_empty.default, _operand(members[0]), size)
     for member, length in zip(members, lengths, strict=True):
         writer.last = max(writer.last, member)
-        writer.call(write_into, bucket, _operand(member), count, offset)
+        writer.call(_WRITE, bucket, _operand(member), count, offset)
         offset += length
     return bucket
 

@@ -155,6 +155,8 @@ class WholeGraph:
         """Makes them lie in memory as those did for which the graph was compiled; gives copies of
         what the graph changes, with what they are of."""
         changed = self._program.changed
+        if not changed and [*map(torch.Tensor.stride, taken)] == strides:
+            return []
         written = {taken[number].untyped_storage()._cdata for number in changed}
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         for number, tensor in enumerate(taken):

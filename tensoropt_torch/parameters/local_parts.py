@@ -111,24 +111,20 @@ class GivenGradients:
         """One of a parameter, of which it is known that its memory is nobody else's, and that it
         lies as the part does."""
         parameter = self._tensors[number]
-        if not self._is_for_all or not isinstance(parameter, DTensor):
-            self._left[number] = gradient
-            return
-        if self._views[number] is not None:
-            gradient = gradient.view(parameter._local_tensor.shape)
-        kept = parameter.grad
-        if not is_unwatched(parameter):
-            self._left[number] = gradient
-        elif kept is None:
-            parameter.grad = DTensor.__new__(
-                DTensor, gradient, parameter._spec, requires_grad=False
-            )
-        elif _lies_as(kept, parameter, gradient):
-            kept._local_tensor.add_(gradient)
-            increment_version(kept._local_tensor)
-            increment_version(kept)
-        else:
-            self._left[number] = gradient
+        if self._is_for_all and isinstance(parameter, DTensor) and is_unwatched(parameter):
+            if self._views[number] is not None:
+                gradient = gradient.view(parameter._local_tensor.shape)
+            kept = parameter.grad
+            if kept is None:
+                own = DTensor.__new__(DTensor, gradient, parameter._spec, requires_grad=False)
+                parameter.grad = own
+                return
+            if _lies_as(kept, parameter, gradient):
+                kept._local_tensor.add_(gradient)
+                increment_version(kept._local_tensor)
+                increment_version(kept)
+                return
+        self._left[number] = gradient
 
     def rest(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """What the node returns, where these come besides."""
