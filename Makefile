@@ -7,6 +7,7 @@
 # make fuzz        random searches and texts with ASan and UBSan: COUNT=10000 SEED=1
 # make fuzz-inputs  files, arguments and models of any kind: COUNT=10000 SEED=1
 # make soak    random strategies of random models against one process: SECONDS=3600
+# make soak-pipelines  random pipelines against one process: COUNT=300
 # make faults  faults at random points of small jobs, and what follows: COUNT=100 SEED=1
 # make lint        ruff, mypy, clang-format       make format   repair the style
 # make stubs       the types of the bindings, after a change of csrc/bindings
@@ -55,7 +56,8 @@ CORE_ONLY = -G Ninja -DTENSOROPT_CORE_ONLY=ON -DTENSOROPT_WERROR=ON \
   -DTENSOROPT_FMT_INCLUDE_DIR=$$($(PYTHON) -c 'import os, torch; \
     print(os.path.dirname(torch.__file__) + "/include")')
 
-.PHONY: demo test test-all core-test python-test wheel-test wheels sanitize fuzz fuzz-inputs soak faults \
+.PHONY: demo test test-all core-test python-test wheel-test wheels sanitize fuzz fuzz-inputs soak \
+  soak-pipelines faults \
   check lint stubs \
   format tidy clean paper models gpu-check docs links
 
@@ -127,6 +129,11 @@ SECONDS ?= 3600
 soak: $(STAMPS)/built $(STAMPS)/dev
 	$(PYTHON) -m tests.distributed.soak --seconds $(SECONDS) --count $(COUNT) \
 	  $(if $(filter command line,$(origin SEED)),--seed $(SEED))
+
+# Adds up what was run in benchmarks/results/pipelines.json, and goes on with the seeds after it.
+soak-pipelines: COUNT = 300
+soak-pipelines: $(STAMPS)/built $(STAMPS)/dev
+	$(PYTHON) -m tests.distributed.soak_pipelines --count $(COUNT)
 
 # Each row of benchmarks/results/faults.json is made anew.
 faults: COUNT = 100

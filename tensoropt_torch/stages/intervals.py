@@ -119,8 +119,13 @@ class Intervals:
     def _best(self, least: float, wanted: float, most: float) -> list[int]:
         """The best place between these amounts of work, if there is any."""
         first, last = bisect_left(self._work, least), bisect_right(self._work, most)
-        near = (n for n in range(max(first, 1), min(last, len(self._calls))) if self._bytes[n])
-        ranks = ((self._bytes[n], self._depth(n), abs(self._work[n] - wanted), n) for n in near)
+        near = [n for n in range(max(first, 1), min(last, len(self._calls))) if self._bytes[n]]
+        fewest = min((self._bytes[n] for n in near), default=0)
+        ranks = (
+            (self._depth(n), abs(self._work[n] - wanted), n)
+            for n in near
+            if self._bytes[n] == fewest
+        )
         return [number for *_, number in sorted(ranks)[:1]]
 
     def _depth(self, number: int) -> int:

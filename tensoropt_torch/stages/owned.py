@@ -29,7 +29,13 @@ def owned_cuts(captured: CapturedModel, owned: Sequence[frozenset[str]]) -> list
     roles = Roles(captured, loss_node(captured))
     bytes_at = crossing_bytes(roles)
     takes = _Takes(captured, roles, frozenset[str]().union(*owned))
-    allowed = [[takes.of(call) <= own for own in owned] for call in roles.calls]
+    allowed = [
+        [
+            takes.of(call) <= own and takes.may_be_before(call, owned[part:])
+            for part, own in enumerate(owned)
+        ]
+        for call in roles.calls
+    ]
     solid = [not takes.goes_elsewhere(call) for call in roles.calls]
     # By part: the fewest bytes so far if the last call is of it, and the cuts before it.
     best: list[tuple[float, tuple[int, ...]]] = [(0, ()), *[(math.inf, ())] * (len(owned) - 1)]
@@ -76,13 +82,28 @@ class _Takes:
             for node in roles.before_batch
         }
         self._found: dict[fx.Node, frozenset[str]] = {}
+        self._kept: dict[fx.Node, set[str]] = {}  # buffers that a value is written into
+        for call in filter(self._is_write, roles.calls):
+            memory, value = call.args[:2]
+            if memory in self._names and isinstance(value, fx.Node):
+                self._kept.setdefault(value, set()).add(self._names[memory])
 
     def goes_elsewhere(self, call: fx.Node) -> bool:
         """Whether a call is made where its value, or the buffer that it writes, is used."""
-        writes = call.target is torch.ops.aten.copy_.default and any(
+        roles = self._roles
+        return self._is_write(call) or call in roles.again or call in roles.before_batch
+
+    def may_be_before(self, call: fx.Node, rest: Sequence[frozenset[str]]) -> bool:
+        """Whether a call may be in the first of these parts, the last ones: a buffer that its value
+        is written into is in one of them."""
+        return self.goes_elsewhere(call) or self._kept.get(call, set()) <= frozenset().union(*rest)
+
+    @staticmethod
+    def _is_write(call: fx.Node) -> bool:
+        """Whether a call writes a value into a buffer that others use."""
+        return call.target is torch.ops.aten.copy_.default and any(
             len(memory.users) > 1 for memory in changed_by(call)
         )
-        return writes or call in self._roles.again or call in self._roles.before_batch
 
     def of(self, call: fx.Node) -> frozenset[str]:
         """Of a call, with those that its stage makes for it."""

@@ -47,6 +47,8 @@ def cut_points(captured: CapturedModel, cuts: Sequence[str | Cut]) -> list[int]:
             the order in which the modules run.
     """
     wanted = [Before(cut) if isinstance(cut, str) else cut for cut in cuts]
+    if not wanted:
+        return []
     roles = Roles(captured, loss_node(captured))
     numbers = [_number(roles, cut) for cut in wanted]
     for (first, a), (second, b) in itertools.pairwise(zip(wanted, numbers, strict=True)):

@@ -74,6 +74,7 @@ class Roles:
         kinds = {source.placeholder: source.kind for source in captured.sources}
         self.calls = [node for node in nodes if node.op == "call_function"]
         self.changed = frozenset(memory for node in self.calls for memory in changed_by(node))
+        self._acting = {node for node in self.calls if _acts(node)}
         stays = kinds.keys() - self.changed
         parameters = {node for node in stays if kinds[node] == "parameter"}
         inputs = {node for node in stays if kinds[node] in ("input", "total")}
@@ -87,7 +88,7 @@ class Roles:
         """Calls that depend on nothing but these sources."""
         known = set(sources)
         for node in self.calls:
-            if not _acts(node) and known.issuperset(node.all_input_nodes):
+            if node not in self._acting and known.issuperset(node.all_input_nodes):
                 known.add(node)
         return known - sources
 
@@ -95,7 +96,7 @@ class Roles:
         """Those of them whose own calls, and those that they depend on, are cheap."""
         known = set(sources)
         for node in self.calls:
-            cheap = not (_acts(node) or is_heavy(node))
+            cheap = node not in self._acting and not is_heavy(node)
             if cheap and known.issuperset(node.all_input_nodes):
                 known.add(node)
         return known - sources

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,12 @@ _NOT_THE_USERS = (f'File "{Path(torch.__file__).parent}', 'File "<')
 
 def target_name(node: fx.Node) -> str:
     """The operator a node calls, e.g. ``aten.linear.default``; else ``''``."""
-    return str(node.target) if isinstance(node.target, OpOverload) else ""
+    return _name_of(node.target) if isinstance(node.target, OpOverload) else ""
+
+
+@cache
+def _name_of(operator: OpOverload) -> str:
+    return str(operator)
 
 
 def is_python_call(node: fx.Node) -> bool:
@@ -178,9 +184,12 @@ def slice_extent(part: fx.Node, size: int, dim: int) -> tuple[int, int]:
 
 def changes_memory(node: fx.Node) -> bool:
     """Whether a call changes its first argument in place."""
-    if not isinstance(node.target, OpOverload):
-        return False
-    first = node.target._schema.arguments[:1]
+    return isinstance(node.target, OpOverload) and _writes_to_first(node.target)
+
+
+@cache
+def _writes_to_first(operator: OpOverload) -> bool:
+    first = operator._schema.arguments[:1]
     return any(a.alias_info is not None and a.alias_info.is_write for a in first)
 
 
