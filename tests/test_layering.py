@@ -133,6 +133,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "rules": ("errors", *FRONTEND, "space", "runtime", "values", "program"),
     "simulate": (
         *PLANNING,
+        "frontend/passes",
         "collector",
         "operators",
         "runtime",

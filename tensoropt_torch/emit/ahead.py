@@ -5,6 +5,8 @@
     backend, seen = Backend("inductor", Buckets(sums=25 * 2**20)), Seen()
     function = compiled_ahead(backend, graph, tensors, seen)
     seen.collectives         # of forward, then of backward
+
+    seen = traced_ahead(backend, graph, tensors)   # the same graphs, which nobody compiles
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from tensoropt_torch.emit.cuda_graphs import check_can_be_captured
 from tensoropt_torch.runtime.functional import Collective, NotFunctionalError, collectives_in
 
 Compiled = Callable[..., Sequence[Any]]
+Make = Callable[[fx.GraphModule, list[Any], "Backend", Seen], Compiled]
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,23 @@ def compiled_ahead(
 ) -> Compiled:
     """The graph with its backward, if gradients are enabled, for tensors like these, both of which
     are ``seen``."""
+    return _ahead(BACKENDS[backend.name], backend, graph, taken, seen)
+
+
+def traced_ahead(backend: Backend, graph: fx.GraphModule, taken: Sequence[torch.Tensor]) -> Seen:
+    """What Inductor would be given, of the graph with its backward."""
+    seen = Seen()
+    _ahead(partial(_by_inductor, compiled=_as_given), backend, graph, taken, seen)
+    return seen
+
+
+def _ahead(
+    make: Make,
+    backend: Backend,
+    graph: fx.GraphModule,
+    taken: Sequence[torch.Tensor],
+    seen: Seen,
+) -> Compiled:
     if not all(isinstance(tensor, torch.Tensor) for tensor in taken):
         raise NotFunctionalError("an input of the graph is no tensor")
     mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
@@ -71,7 +91,7 @@ def compiled_ahead(
         # Backward as well, so that it is not one rank alone which fails later.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
     ):
-        return BACKENDS[backend.name](graph, examples, backend, seen)
+        return make(graph, examples, backend, seen)
 
 
 def _like(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -104,16 +124,29 @@ def _as_it_is(graph: fx.GraphModule, examples: list[Any], backend: Backend, seen
     return made
 
 
+def _as_given(module: fx.GraphModule, inputs: list[Any], **_: Any) -> Any:
+    from torch._dynamo.backends.debugging import boxed_nop
+
+    return boxed_nop(module, inputs)
+
+
 def _by_inductor(
-    graph: fx.GraphModule, examples: list[Any], backend: Backend, seen: Seen
+    graph: fx.GraphModule,
+    examples: list[Any],
+    backend: Backend,
+    seen: Seen,
+    compiled: Callable[..., Any] | None = None,
 ) -> Compiled:
+    """``compiled`` compiles each graph, by default Inductor."""
     from torch._inductor import compile_fx
+
+    compiled = compiled or compile_fx.compile_fx_inner
 
     def compile(module: fx.GraphModule, inputs: list[Any], **options: Any) -> Any:
         seen.collectives.append(backend.see(module))
         graph = fx.Graph()  # as it is before it is compiled
         graph.output(graph.graph_copy(module.graph, {}))
-        made = compile_fx.compile_fx_inner(module, inputs, **options)
+        made = compiled(module, inputs, **options)
         seen.add(graph, made, options.get("is_backward", False))
         return made
 
@@ -124,7 +157,7 @@ def _by_inductor(
 
 
 # Those whose graphs can be seen before they have them.
-BACKENDS: Mapping[str, Callable[[fx.GraphModule, list[Any], Backend, Seen], Compiled]] = {
+BACKENDS: Mapping[str, Make] = {
     "inductor": _by_inductor,
     "aot_eager": _as_it_is,
 }

@@ -99,7 +99,7 @@ class WholeGraph:
     ) -> Any:
         """The same; None: it cannot be compiled. ``more`` gives what the graph takes besides
         these tensors."""
-        taken = self._taken(values)
+        taken = self.taken(values)
         if more is not None:
             taken += more(taken)
         gradients = torch.is_grad_enabled()
@@ -120,7 +120,7 @@ class WholeGraph:
             return None
         if not all(is_unwatched(t) for t in trained.tensors if isinstance(t, DTensor)):
             return None
-        taken = self._taken(values)
+        taken = self.taken(values)
         self._lay_out(taken, self._compiled[True][1])
         return self._finished(halves.run(taken, trained, self._places(trained.numbers)))
 
@@ -131,7 +131,7 @@ class WholeGraph:
             self._known_places = numbers, [place.get(number) for number in numbers]
         return self._known_places[1]
 
-    def _taken(self, values: Sequence[Any]) -> list[torch.Tensor]:
+    def taken(self, values: Sequence[Any]) -> list[torch.Tensor]:
         """What the graph takes, of the inputs of the rank and the seed of the step."""
         program = self._program
         given: Sequence[Any] = ()

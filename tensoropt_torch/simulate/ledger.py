@@ -34,6 +34,7 @@ BLOCK_BYTES = 512  # of CUDA's caching allocator
 RESHARDS = (
     *("reshard", "begin_value", "begin_gathers", "begin_gradient"),
     *("take_value", "take_gradients"),
+    *("all_gather_into_tensor", "all_reduce", "reduce_scatter_tensor", "all_to_all_single"),
 )
 
 

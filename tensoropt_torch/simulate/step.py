@@ -16,9 +16,10 @@ from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan, StagedPlan
+from tensoropt_torch.simulate.compiled_step import CompiledPass
 from tensoropt_torch.simulate.kernels import Workspaces
 from tensoropt_torch.simulate.ledger import Ledger, MemoryProfile, cuda_bytes, exact_bytes
-from tensoropt_torch.simulate.simulated_rank import SimulatedRank, name_nodes
+from tensoropt_torch.simulate.simulated_rank import META, SimulatedRank, name_nodes
 from tensoropt_torch.simulate.simulated_stage import SimulatedStages
 from tensoropt_torch.simulate.step_settings import DEFAULT_STEP, StepSettings
 from tensoropt_torch.simulate.tracker import StorageTracker
@@ -65,19 +66,39 @@ def simulate_step(
         )
     if isinstance(plan, StagedPlan):
         stage, rank = divmod(settings.rank, plan.devices_of_stage)
+        _check_compiled(settings, "in stages")
         return profile_of(
             SimulatedStages(plan, captured, rank, settings.device).stage(stage), settings
         )
     part = RankPart(plan, captured, settings.rank)
-    return profile_of(SimulatedRank.of(part, settings.device), settings)
+    simulated = SimulatedRank.of(part, settings.device)
+    if not settings.compiled:
+        return profile_of(simulated, settings)
+    if plan.settings.micro_batches > 1:
+        _check_compiled(settings, f"in {plan.settings.micro_batches} micro-batches")
+    return profile_of(simulated.on(META), settings, CompiledPass(simulated))
 
 
-def profile_of(rank: Simulated, settings: StepSettings) -> MemoryProfile:
+def _check_compiled(settings: StepSettings, what: str) -> None:
+    if settings.compiled:
+        raise TensorOptError(
+            f"compiled=True is not for plans {what}, of whose compiled steps no peak is simulated; "
+            "leave it out for the peak of steps that are not compiled"
+        )
+
+
+def profile_of(
+    rank: Simulated, settings: StepSettings, compiled: CompiledPass | None = None
+) -> MemoryProfile:
     """What a rank has in memory in such a step; see ``simulate_step``."""
     ledger = Ledger(cuda_bytes if settings.device == "cuda" else exact_bytes)
     workspaces = Workspaces(settings.device, settings.measure_workspaces, settings.gloo)
+    tracker = StorageTracker(ledger, workspaces, rank.device)
     with rank.silent(), without_collections():
-        _Step(rank, ledger, StorageTracker(ledger, workspaces, rank.device), settings).run()
+        step = _Step(rank, ledger, tracker, settings)
+        if compiled is not None:
+            step = _CompiledStep(rank, ledger, tracker, settings, compiled)
+        step.run()
     unknown = workspaces.resolve(ledger)
     return ledger.profile(settings.rank, unknown)
 
@@ -106,20 +127,26 @@ class _Step:
             optimizer = self._optimizer_with_state(locals_)
             last_loss = self._ledger.allocate(0)  # the user's loop still holds it
             self._ledger.enter("forward")
-            loss = _loss(module(*args, **kwargs))
-            taken = self._ledger.allocations[self._tracker.number_of(loss)].num_bytes
-            self._ledger.allocations[last_loss].num_bytes = taken
-            self._ledger.free(last_loss)
-            self._ledger.enter("backward")
-            torch.autograd.backward(loss)
-            for parameter, local in zip(module.parameters(), locals_, strict=True):
-                self._tracker.label(parameter.grad, "gradients")
-                if parameter.grad is not None:
-                    assert isinstance(parameter.grad, DTensor)
-                    local.grad = parameter.grad._local_tensor
+            self._pass(module, args, kwargs, locals_, last_loss)
             self._ledger.enter("optimizer")
             optimizer.step()
             self._ledger.enter("end")
+
+    def _pass(
+        self, module: nn.Module, args: Any, kwargs: Any, locals_: list[nn.Parameter], loss: int
+    ) -> None:
+        """Forward, which frees the ``loss`` of the step before, and backward."""
+        made = _loss(module(*args, **kwargs))
+        taken = self._ledger.allocations[self._tracker.number_of(made)].num_bytes
+        self._ledger.allocations[loss].num_bytes = taken
+        self._ledger.free(loss)
+        self._ledger.enter("backward")
+        torch.autograd.backward(made)
+        for parameter, local in zip(module.parameters(), locals_, strict=True):
+            self._tracker.label(parameter.grad, "gradients")
+            if parameter.grad is not None:
+                assert isinstance(parameter.grad, DTensor)
+                local.grad = parameter.grad._local_tensor
 
     def _at_node(self, name: str) -> None:
         self._ledger.node = name
@@ -143,6 +170,38 @@ class _Step:
                 if isinstance(value, torch.Tensor):
                     self._tracker.label(value, "optimizer state")
         return optimizer
+
+
+class _CompiledStep(_Step):
+    """The same with forward and backward as a compiler has them."""
+
+    def __init__(
+        self,
+        rank: Simulated,
+        ledger: Ledger,
+        tracker: StorageTracker,
+        settings: StepSettings,
+        compiled: CompiledPass,
+    ) -> None:
+        super().__init__(rank, ledger, tracker, settings)
+        self._compiled = compiled
+
+    def _pass(
+        self, module: nn.Module, args: Any, kwargs: Any, locals_: list[nn.Parameter], loss: int
+    ) -> None:
+        self._ledger.free(loss)
+        saved = self._compiled.forward(self._ledger)
+        self._ledger.enter("backward")
+        gradients = self._compiled.backward(self._ledger, saved)
+        for number in gradients:
+            self._ledger.allocations[number].category = "gradients"
+        self._ledger.enter("optimizer")
+        for number in gradients:
+            self._ledger.free(number)
+        for local in locals_:
+            if local.requires_grad:
+                local.grad = torch.empty_like(local)
+                self._tracker.label(local.grad, "gradients")
 
 
 def _local_parameters(module: nn.Module) -> list[nn.Parameter]:

@@ -25,6 +25,8 @@ class StepSettings:
         rank: whose memory is asked for.
         measure_workspaces: run kernels whose workspace no formula gives (of
             oneDNN, on CPUs) on a small batch and see what they allocate.
+        compiled: the step is compiled as one graph (``parallelize(..., compile=True)``); of plans
+            without stages and micro-batches. What kernels take besides their results is left out.
         gloo: on CPUs the process group is one of Gloo's, whose collectives allocate buffers.
     """
 
@@ -33,6 +35,7 @@ class StepSettings:
     rank: int = 0
     measure_workspaces: bool = True
     gloo: bool = True
+    compiled: bool = False
 
     @staticmethod
     def on(device: torch.device, optimizer: str | OptimizerModel | MakeOptimizer) -> StepSettings:
