@@ -101,8 +101,11 @@ void settle_blocks(Rule& rule, const TensorRule& tensor,
     if (tensor.dims[dim] == kNoFactor) continue;
     Factor& factor = rule.factors[tensor.dims[dim]];
     if (const std::int64_t unit = meta.unit(dim); unit > 1) {
-      factor.unit =
-          std::lcm(factor.unit, factor.size / (meta.shape[dim] / unit));
+      const std::int64_t count = meta.shape[dim] / unit;
+      TO_ASSERT(count > 0 && factor.size % count == 0,
+                "dim {} of {} entries has {} units, its factor {} entries", dim,
+                meta.shape[dim], count, factor.size);
+      factor.unit = std::lcm(factor.unit, factor.size / count);
     } else if (factor.size != meta.shape[dim]) {
       factor.uneven = false;
     }

@@ -20,7 +20,7 @@ struct DimsTogether {
 class UnitFinder {
  public:
   UnitFinder(const Graph& graph, const RulesByNode& rules)
-      : classes_(graph, rules), found_(classes_.bound()) {
+      : graph_(graph), classes_(graph, rules), found_(classes_.bound()) {
     for (const Node& node : graph.nodes()) {
       if (node.kind == NodeKind::kOp) add_factors(node, rules[node.id]);
     }
@@ -64,6 +64,8 @@ class UnitFinder {
       if (key >= 0 && factor.size > 1) {
         found_[key].count = std::gcd(found_[key].count, factor.size);
         found_[key].uneven |= factor.uneven;
+      } else if (key >= 0 && binds_longer_dims(node, rule, f)) {
+        found_[key].single = true;  // the sizes need have no divisor in common
       }
       for (const int member : factor.joint) {
         found_[classes_.of_factor(node, rule, member)].single = true;
@@ -71,6 +73,27 @@ class UnitFinder {
     }
   }
 
+  // Whether dims of more entries than the factor has are bound to it, as where
+  // an operator cannot split a dim.
+  bool binds_longer_dims(const Node& node, const Rule& rule, int factor) const {
+    const auto look = [&](const std::vector<TensorRule>& tensors,
+                          const std::vector<ValueId>& values) {
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const Shape& shape = graph_.value(values[i]).meta.shape;
+        for (std::size_t dim = 0; dim < tensors[i].dims.size(); ++dim) {
+          if (tensors[i].dims[dim] == factor &&
+              shape[dim] > rule.factors[factor].size) {
+            return true;
+          }
+        }
+      }
+      return false;
+    };
+    return look(rule.operands, node.operands) ||
+           look(rule.outputs, node.outputs);
+  }
+
+  const Graph& graph_;
   DimClasses classes_;
   std::vector<DimsTogether> found_;  // by class
 };

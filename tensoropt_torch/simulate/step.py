@@ -66,7 +66,8 @@ def simulate_step(
         )
     if isinstance(plan, StagedPlan):
         stage, rank = divmod(settings.rank, plan.devices_of_stage)
-        _check_compiled(settings, "in stages")
+        if settings.compiled:
+            raise _not_compiled("in stages")
         return profile_of(
             SimulatedStages(plan, captured, rank, settings.device).stage(stage), settings
         )
@@ -75,16 +76,15 @@ def simulate_step(
     if not settings.compiled:
         return profile_of(simulated, settings)
     if plan.settings.micro_batches > 1:
-        _check_compiled(settings, f"in {plan.settings.micro_batches} micro-batches")
+        raise _not_compiled(f"in {plan.settings.micro_batches} micro-batches")
     return profile_of(simulated.on(META), settings, CompiledPass(simulated))
 
 
-def _check_compiled(settings: StepSettings, what: str) -> None:
-    if settings.compiled:
-        raise TensorOptError(
-            f"compiled=True is not for plans {what}, of whose compiled steps no peak is simulated; "
-            "leave it out for the peak of steps that are not compiled"
-        )
+def _not_compiled(what: str) -> TensorOptError:
+    return TensorOptError(
+        f"compiled=True is not for plans {what}, of whose compiled steps no peak is simulated; "
+        "leave it out for the peak of steps that are not compiled"
+    )
 
 
 def profile_of(
@@ -95,10 +95,10 @@ def profile_of(
     workspaces = Workspaces(settings.device, settings.measure_workspaces, settings.gloo)
     tracker = StorageTracker(ledger, workspaces, rank.device)
     with rank.silent(), without_collections():
-        step = _Step(rank, ledger, tracker, settings)
-        if compiled is not None:
-            step = _CompiledStep(rank, ledger, tracker, settings, compiled)
-        step.run()
+        if compiled is None:
+            _Step(rank, ledger, tracker, settings).run()
+        else:
+            _CompiledStep(rank, ledger, tracker, settings, compiled).run()
     unknown = workspaces.resolve(ledger)
     return ledger.profile(settings.rank, unknown)
 

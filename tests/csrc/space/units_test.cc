@@ -100,5 +100,35 @@ TEST(Units, EntriesOfParametersAreSingle) {
   EXPECT_TRUE(Rows(7, true).flat_units().empty());
 }
 
+// 96 and 99 entries are three of 32 and of 33, which nobody can split.
+TEST(Units, NoneWhereAnOperatorCannotSplitTheDim) {
+  Graph graph;
+  const ValueId x = graph.add_source(NodeKind::kInput, "x", {{4, 16, 96}});
+  const ValueId w = graph.add_source(NodeKind::kParameter, "w", {{16, 16, 4}});
+  const auto add = [&](const std::string& name, const std::string& target,
+                       std::vector<NamedArgument> arguments, Shape shape) {
+    const NodeId node =
+        graph.add_op(name, target, std::move(arguments), {{std::move(shape)}});
+    return graph.node(node).outputs[0];
+  };
+  const ValueId before =
+      add("relu", "aten.relu.default", {{"self", ValueRef{x}}}, {4, 16, 96});
+  const ValueId made = add("conv", "aten.conv1d.default",
+                           {{"input", ValueRef{before}},
+                            {"weight", ValueRef{w}},
+                            {"padding", Literal{Shape{3}}}},
+                           {4, 16, 99});
+  graph.set_outputs(
+      {add("sum", "aten.sum.default", {{"self", ValueRef{made}}}, {})});
+  const Mesh mesh{{{2, 0}}};
+  const Device device;
+  const Cluster cluster{"two", device, {{"gpu", 2, 1e9, 1e-6}}};
+  const AnalyticCollectives collectives{cluster, mesh};
+  const StrategySpace space{graph, builtin_registry(),
+                            Machine{mesh, device, collectives}, SpaceOptions{}};
+  EXPECT_TRUE(space.graph().value(before).meta.units.empty());
+  EXPECT_TRUE(space.graph().value(made).meta.units.empty());
+}
+
 }  // namespace
 }  // namespace tensoropt
