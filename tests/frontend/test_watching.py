@@ -205,3 +205,25 @@ def test_writes_are_outputs_and_the_model_is_as_before() -> None:
         Place("", "note"): False,
     }
     assert attributes(model) == before and not hasattr(model, "loss")
+
+
+class HooksItself(nn.Module):
+    """Sets a hook in its first forward, as models of Hugging Face do that give hidden states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, 4) to a number."""
+        if not getattr(self, "_output_capturing_hooks_installed", False):
+            self.layer.register_forward_hook(lambda *_: None)
+            self._output_capturing_hooks_installed = True
+        return self.layer(x).sum()
+
+
+def test_hooks_that_forward_sets_are_taken_away_again() -> None:
+    model, example = HooksItself(), torch.randn(2, 4)
+    captured = capture(model, (example,))
+    assert not model.layer._forward_hooks
+    assert not captured.hooks  # so that a plan is one of other instances

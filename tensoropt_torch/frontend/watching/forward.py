@@ -59,13 +59,12 @@ class _State:
         return state
 
     def _keep(self, value: Any) -> None:
-        """The contents of containers and of what is in them."""
-        own = vars(value) if is_record(value) else value
-        if not isinstance(own, _CONTAINERS) or id(own) in self.contents:
-            return
-        self.contents[id(own)] = own, copy(own)
-        for item in own.values() if isinstance(own, dict) else own:
-            self._keep(item)
+        """The contents of containers, of which those of hooks have attributes, too."""
+        for own in (value, vars(value)) if is_record(value) else (value,):
+            if isinstance(own, _CONTAINERS) and id(own) not in self.contents:
+                self.contents[id(own)] = own, copy(own)
+                for item in own.values() if isinstance(own, dict) else own:
+                    self._keep(item)
 
     def restore(self, owners: Sequence[Owner]) -> None:
         """The attributes are what they were; new ones go."""
