@@ -22,6 +22,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from tensoropt_torch.frontend.passes import gives_views
+from tensoropt_torch.simulate.tracker import name_of
 
 # Besides those whose tag says so.
 _POINTWISE = frozenset(
@@ -145,7 +146,7 @@ def _kind(node: fx.Node) -> str:
 
 @cache
 def _kind_of(target: OpOverload) -> str:
-    name = target._schema.name.split("::")[1]
+    name = name_of(target)
     if name in _SAME or gives_views(target):
         return "view"
     if name in _WRITES:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensoropt_torch import emit
@@ -22,6 +23,7 @@ from tensoropt_torch.runtime.functional import NotFunctionalError
 from tensoropt_torch.simulate.compiled_memory import GraphMemory, outputs_of
 from tensoropt_torch.simulate.ledger import Ledger
 from tensoropt_torch.simulate.simulated_rank import SimulatedRank, group_name
+from tensoropt_torch.simulate.tracker import name_of
 
 _CPU = torch.device("cpu")
 
@@ -104,7 +106,9 @@ def _replay(memory: GraphMemory, ledger: Ledger, given: dict[fx.Node, int]) -> d
     alive = dict(given)
     shared = list(given.values())
     for event in memory.events(lambda placeholder: placeholder in given):
-        ledger.operator, ledger.node = _name(event.node), event.node.name
+        target = event.node.target
+        ledger.operator = name_of(target) if isinstance(target, OpOverload) else event.node.name
+        ledger.node = event.node.name
         if event.takes_over is not None:
             alive[event.node] = alive.pop(event.takes_over)
         elif event.made_bytes:
@@ -117,8 +121,3 @@ def _replay(memory: GraphMemory, ledger: Ledger, given: dict[fx.Node, int]) -> d
                     continue
             ledger.free(number)
     return alive
-
-
-def _name(node: fx.Node) -> str:
-    target = node.target
-    return target._schema.name.split("::")[1] if hasattr(target, "_schema") else node.name

@@ -82,7 +82,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return func.decompose(*args, **kwargs)
         if not self._inside:
-            self._ledger.operator = _name(func)
+            self._ledger.operator = name_of(func)
         first = len(self._ledger.allocations)
         kernel = MEASURED.get(func._schema.name)
         result = self._result(func, args, kwargs, kernel is not None)
@@ -156,7 +156,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._inside:
             with self:
                 return func._op_dk(_KERNEL, *args, **kwargs)
-        self._ledger.operator = _name(func)
+        self._ledger.operator = name_of(func)
         first = len(self._ledger.allocations)
         self._inside = True
         try:
@@ -187,7 +187,7 @@ def _is_composite(func: OpOverload) -> bool:
 
 
 @cache
-def _name(func: OpOverload) -> str:
+def name_of(func: OpOverload) -> str:
     """``aten.mm.default`` -> ``mm``."""
     name: str = func._schema.name.split("::")[1]
     return name
