@@ -20,6 +20,7 @@ class StepKeywords(ExampleKeywords, total=False):
     device: DeviceType
     rank: int
     measure_workspaces: bool
+    compiled: bool
     gloo: bool
 
 
