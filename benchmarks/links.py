@@ -9,15 +9,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import joined_machines
 from benchmarks.machine import machine
-from benchmarks.ranks import WORKER, print_results, results_of_ranks
+from benchmarks.ranks import WORKER, print_results, results_of_machines, results_of_ranks
 from tensoropt_torch.measure.kept.files import write_atomically
 
 LOOPBACK = "loopback"
-# Little more than one packet may be sent at once: what a larger burst allows after the link
-# was idle would count as overlap where there is none.
-LIMIT = 'tc qdisc add dev lo root tbf rate "$0" burst 70kb latency 1s'
-LIMITED = f'ip link set lo up && {LIMIT} && "$@"'
+
+
+def limited(rate: str) -> tuple[str, ...]:
+    """The command within which processes are joined by a loopback of that rate."""
+    limit = " ".join(joined_machines.limit("lo", rate))
+    return "unshare", "--net", "sh", "-c", f'ip link set lo up && {limit} && "$@"', "sh"
 
 
 def run_on_links(
@@ -37,9 +40,13 @@ def run_on_links(
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--link", help="a rate as tc writes it, such as 2gbit")
+    joined = "the link is between two machines, each with half of the processes"
+    parser.add_argument("--two-machines", action="store_true", help=joined)
     parser.add_argument("--models", nargs="+", default=list(names), choices=[*names, *on_demand])
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.two_machines and arguments.link is None:
+        parser.error("--two-machines needs --link")
     if arguments.worker:
         print_results(measure, arguments.models)
         return
@@ -47,11 +54,15 @@ def run_on_links(
     results = json.loads(results_path.read_text()) if results_path.exists() else {}
     for ranks in arguments.ranks:
         link = arguments.link
-        within = () if link is None else ("unshare", "--net", "sh", "-c", LIMITED, link)
         with tempfile.TemporaryDirectory() as home:  # what earlier runs measured is not used
             environment = {"TENSOROPT_HOME": home}
-            found = results_of_ranks(script, ranks, within, environment, chosen)
-        where = f"{ranks} processes, {link or LOOPBACK}"
+            if arguments.two_machines:
+                found = results_of_machines(script, ranks, link, environment, chosen)
+            else:
+                within = () if link is None else limited(link)
+                found = results_of_ranks(script, ranks, within, environment, chosen)
+        places = " on two machines" if arguments.two_machines else ""
+        where = f"{ranks} processes{places}, {link or LOOPBACK}"
         job = results.setdefault(where, {"models": {}, "machines": {}})
         job["models"] |= found
         job["machines"] |= dict.fromkeys(found, machine())

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 import tensoropt_torch
+from benchmarks import joined_machines
 
 WORKER = "--worker"  # what a rank of the script is told
 
@@ -36,14 +37,28 @@ def results_of_ranks(
     ``within`` is a command whose arguments are the command that it runs; ``environment``
     adds variables to this process's own.
     """
-    command = [*within, *_command(script, ranks), *arguments]
-    done = subprocess.run(
-        command,
-        check=True,
-        env={**_environment(), **(environment or {})},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return _printed([*within, *_command(script, ranks), *arguments], environment or {})
+
+
+def results_of_machines(
+    script: str,
+    ranks: int,
+    link: str,
+    environment: Mapping[str, str],
+    arguments: Sequence[str] = (),
+) -> Any:
+    """What ``results_of_ranks`` gives, of processes of two machines that a link of this rate joins
+    (``joined_machines.py``); each has half of them."""
+    assert ranks % joined_machines.MACHINES == 0, ranks
+    here = str(ranks // joined_machines.MACHINES)
+    launcher = [sys.executable, joined_machines.__file__, link, here, script, WORKER]
+    return _printed(["unshare", "--net", *launcher, *arguments], environment)
+
+
+def _printed(command: Sequence[str], environment: Mapping[str, str]) -> Any:
+    """The last line that the command prints, as JSON."""
+    env = {**_environment(), **environment}
+    done = subprocess.run(command, check=True, env=env, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -2,14 +2,16 @@
 
     python benchmarks/stages.py --ranks 2 4
     python benchmarks/stages.py --ranks 2 4 --link 1gbit
+    python benchmarks/stages.py --ranks 4 --link 1gbit --two-machines
 
 A language model trains in the same processes in turn: ``in stages``, cut into as many as there
-are processes, under 1F1B; ``by hand``, with ``torch.distributed.pipelining``, the same cuts,
-schedule and number of micro-batches; and ``without stages``, what ``find_strategy`` gives, which
-has run its best plans here. All with Adam (foreach off) and one global batch. Ratios are those of
-one turn: of times, and of the processor's seconds of the rank that takes most of them, which
-what else the machine does changes less. The step ``in stages`` is simulated from what forwards
-and backwards took and the rate of the link, and compared with what it took. ``load`` is the
+are machines, or processes of one, under 1F1B; ``by hand``, with ``torch.distributed.pipelining``
+(and DDP on the processes of a machine), the same cuts, schedule and number of micro-batches; and
+``without stages``, what ``find_strategy`` gives, which has run its best plans here. All with Adam
+(foreach off) and one global batch. Ratios are those of one turn: of times, and of the processor's
+seconds of the rank that takes most of them, which what else the machine does changes less. The
+step ``in stages`` is simulated from what forwards, backwards and the end of the step took and the
+rate of the link, and compared with what it took. ``load`` is the
 machine's load average (1 minute) before and after: beside other jobs steps of all kinds take
 longer. Writes its entries of benchmarks/results/stages.json.
 """
@@ -31,12 +33,15 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.nn.parallel import DistributedDataParallel
 
 import tensoropt_torch
 from benchmarks.links import run_on_links
 from benchmarks.ranks import mean_time, ratio_figures
 from tensoropt_torch.module import stage_step
+from tensoropt_torch.program.schedule import ReduceGradients
 from tensoropt_torch.program.stage_schedules import (
     RunBackward,
     RunForward,
@@ -146,24 +151,37 @@ def step_of(parallel: nn.Module) -> Step:
     return step
 
 
+def num_stages() -> int:
+    """One for each machine, or for each process of one."""
+    machines = int(os.environ["GROUP_WORLD_SIZE"])
+    return machines if machines > 1 else dist.get_world_size()
+
+
 def by_hand() -> Step:
-    """With PyTorch's stages and schedule."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    part = Part(made(), rank, world)
-    stage = PipelineStage(part, rank, world, torch.device("cpu"))
+    """With PyTorch's stages and schedule, and DDP within a stage."""
+    stages = num_stages()
+    mesh = init_device_mesh(
+        "cpu", (stages, dist.get_world_size() // stages), mesh_dim_names=("stage", "copy")
+    )
+    number, copy = mesh.get_local_rank("stage"), mesh.get_local_rank("copy")
+    copies = mesh["copy"].size()
+    part: nn.Module = Part(made(), number, stages)
+    if copies > 1:
+        part = DistributedDataParallel(part, process_group=mesh.get_group("copy"))
+    stage = PipelineStage(part, number, stages, torch.device("cpu"), group=mesh.get_group("stage"))
     schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=loss_of)
     optimizer = optimizer_of(part.parameters())
-    x, y = batch()
+    x, y = (rows.chunk(copies)[copy] for rows in batch())
 
     def step() -> float:
         optimizer.zero_grad()
         losses: list[torch.Tensor] = []
-        given = (x,) if rank == 0 else ()
-        target = {"target": y, "losses": losses} if rank == world - 1 else {}
+        given = (x,) if number == 0 else ()
+        target = {"target": y, "losses": losses} if number == stages - 1 else {}
         schedule.step(*given, **target)
         optimizer.step()
-        found = torch.zeros(()) if not losses else torch.stack(losses).mean().detach()
-        dist.broadcast(found, world - 1)  # as ours, every rank has it
+        found = torch.zeros(()) if not losses else torch.stack(losses).mean().detach() / copies
+        dist.all_reduce(found)  # as ours, every rank has it
         return float(found)
 
     return step
@@ -171,8 +189,8 @@ def by_hand() -> Step:
 
 def in_stages() -> nn.Module:
     """Cut where ``by_hand`` cuts."""
-    world = dist.get_world_size()
-    cuts = [f"blocks.{LAYERS // world * stage}" for stage in range(1, world)]
+    stages = num_stages()
+    cuts = [f"blocks.{LAYERS // stages * stage}" for stage in range(1, stages)]
     x, y = batch()
     given: Any = {"loss_fn": loss_of, "targets": (y,)}
     model = made()
@@ -190,7 +208,7 @@ def without_stages() -> nn.Module:
 
 
 class Watched:
-    """Seconds of the forwards, backwards and steps of stages on this rank."""
+    """Seconds of the forwards, backwards and ends of steps of stages on this rank."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
@@ -198,7 +216,7 @@ class Watched:
         self._before = dict(self._actions)
 
     def __enter__(self) -> Watched:
-        for kind in (RunForward, RunBackward):
+        for kind in (RunForward, RunBackward, ReduceGradients):
             self._actions[kind] = self._watching(kind.__name__, self._before[kind])
         return self
 
@@ -218,10 +236,10 @@ def simulated(parallel: nn.Module) -> dict[str, Any]:
     """A call in stages from its parts, by the seconds of each; beside what calls took. Median of
     calls, each with its own parts: what else the machine does is in both."""
     x, y = batch()
-    world = dist.get_world_size()
-    sent = ROWS // MICRO_BATCHES * TOKENS * WIDTH * 4
+    stages = num_stages()
+    sent = ROWS // MICRO_BATCHES * TOKENS * WIDTH * 4  # by all processes of a stage
     rate = float(os.environ.get(LINK, "inf"))
-    transfers = (sent / rate,) * (world - 1)
+    transfers = (sent / rate,) * (stages - 1)
     ratios = []
     for _ in range(TURNS * STEPS):
         dist.barrier()
@@ -230,11 +248,16 @@ def simulated(parallel: nn.Module) -> dict[str, Any]:
             parallel(x, y)
             took = time.perf_counter() - start
         own = [statistics.fmean(watched.seconds[k.__name__]) for k in (RunForward, RunBackward)]
-        every: list[Any] = [None] * world
-        dist.all_gather_object(every, (*own, took))
-        forward, backward, calls = zip(*every, strict=True)
-        times = StageTimes(forward, backward, transfers, transfers)
-        schedules = one_forward_one_backward(world, MICRO_BATCHES)
+        own += [sum(watched.seconds[ReduceGradients.__name__]), took]
+        every: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(every, own)
+        # Ranks of a stage follow each other; they go on together, as the slowest of them does.
+        size = len(every) // stages
+        ranks = [every[first : first + size] for first in range(0, len(every), size)]
+        parts = [[max(part) for part in zip(*stage, strict=True)] for stage in ranks]
+        forward, backward, step, calls = (tuple(part) for part in zip(*parts, strict=True))
+        times = StageTimes(forward, backward, transfers, transfers, step)
+        schedules = one_forward_one_backward(stages, MICRO_BATCHES)
         ratios.append(timeline(schedules, times).step_s / max(calls))
     return ratio_figures(ratios)
 

@@ -70,7 +70,6 @@ def find_plan(request: StrategyRequest) -> Plan | StagedPlan:
     Raises:
         TensorOptError: as ``find_strategy``; options that decide what ranks do differ.
     """
-    request = _on_one_kind_of_costs(request)
     planning = request.planning
     _agree_on(request)
     phases = Phases()
@@ -85,31 +84,6 @@ def find_plan(request: StrategyRequest) -> Plan | StagedPlan:
     plan = finder.kept() or finder.found()
     log.info("planned in %s", phases)
     return plan.with_model(task.captured)
-
-
-def _on_one_kind_of_costs(request: StrategyRequest) -> StrategyRequest:
-    """Plans in stages have the costs of the cluster's description, so those beside them have, too:
-    times that were measured and times that were not cannot be compared.
-
-    Raises:
-        TensorOptError: measuring was asked for.
-    """
-    planning = request.planning
-    if planning.max_stages == 1:
-        return request
-    measured = {
-        "validate=": bool(planning.validate),
-        "measuring=": planning.measuring != MeasureOptions(),
-    }
-    for name, is_given in measured.items():
-        if is_given:
-            raise TensorOptError(
-                f"max_stages={planning.max_stages} is not supported with {name}: plans in stages "
-                "are found by the description of the cluster; leave one of them out"
-            )
-    if planning.measure:
-        log.info("plans with and without stages are compared by the description of the cluster")
-    return replace(request, planning=replace(planning, measure=False))
 
 
 def _agree_on(request: StrategyRequest) -> None:

@@ -7,14 +7,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack, get_args
 
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.checks import check_memory_limit
 from tensoropt_torch.errors import TensorOptError, check_choice
-from tensoropt_torch.measure import MeasureOptions
+from tensoropt_torch.measure import MeasureOptions, with_operators
 from tensoropt_torch.plan import StagedPlan, constraints_of, stage_pins_of
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.stage_schedules import ScheduleName
 from tensoropt_torch.runtime.agreement import from_first_rank, is_distributed, on_all_ranks
+from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.simulate import SURE_SHARE
 from tensoropt_torch.staging.by_peaks import plan_by_peaks
 from tensoropt_torch.staging.options import StageOptions, Stages
@@ -29,7 +31,9 @@ from tensoropt_torch.tasks import (
     captured_task,
     device_count,
     example_of,
+    measures,
     planning_of,
+    profiled_task,
     takes_keywords,
 )
 
@@ -51,7 +55,7 @@ def find_stages(
     **keywords: Unpack[PlanningKeywords],
 ) -> StagedPlan:
     """The fastest plan of a model in stages of equally many devices, for ``parallelize``, within
-    the memory limit and by the cluster's description. How many stages there are, where the model
+    the memory limit; in a job by what is measured of it. How many stages there are, where the model
     is cut and in how many micro-batches a step runs is searched, as far as it is not given
     (``staging/search.py``); each stage has the strategy that is fastest for itself.
 
@@ -95,8 +99,26 @@ def find_stages(
     task = captured_task(example, planning)
     on_all_ranks(lambda: _check_dims(task, 1 if micro_batches is None else micro_batches))
     count = device_count(task, num_devices)
+    if measures(planning, count):
+        task = _measured(profiled_task(task, planning), options, count, planning.measuring)
     plan = from_first_rank(partial(_planned, task, options, count, memory_limit, planning.memory))
     return replace(plan, captured=task.captured)
+
+
+def _measured(
+    task: PlanningTask,
+    options: StageOptions | SearchedStages,
+    count: int,
+    measuring: MeasureOptions,
+) -> PlanningTask:
+    """With operators as they are measured in micro-batches, on all devices. Collective."""
+    whole = task
+    if isinstance(options, StageOptions) and options.micro_batches > 1:
+        number, deferred = options.micro_batches, options.schedule == "gpipe"
+        split = partial(micro_batched, task.captured, number, task.whole_inputs, deferred=deferred)
+        whole = replace(task, captured=on_all_ranks(split))
+    found = with_operators(whole, count, device_of_group(), measuring)
+    return replace(task, operators=found.operators, measured_on=found.measured_on)
 
 
 def _planned(
@@ -145,7 +167,6 @@ def _check_planning(planning: PlanningOptions, is_searched: bool) -> None:
         and (not is_searched or bool(constraints_of(planning.pin, None))),
         "forbid": planning.forbid is not None,
         "validate": bool(planning.validate),
-        "measuring": planning.measuring != MeasureOptions(),
         "compiled": planning.compiled,
         "max_stages": not is_searched and planning.max_stages != 1,
         "max_micro_batches": not is_searched and planning.max_micro_batches != 1,

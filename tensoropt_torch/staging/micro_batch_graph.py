@@ -35,10 +35,11 @@ from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.stages import StageGraph, cut_points, cut_stage
 from tensoropt_torch.stages.intervals import Interval, Intervals
 from tensoropt_torch.staging.bounds import StageBounds, is_matched, least_step
+from tensoropt_torch.staging.held_bytes import held_bytes
 from tensoropt_torch.staging.options import StageOptions
 from tensoropt_torch.staging.parts import of_part, settings_of_part
-from tensoropt_torch.staging.step_times import held_bytes, transfer_s
 from tensoropt_torch.staging.tables import SpacesOfStages
+from tensoropt_torch.staging.transfers import Transfers
 from tensoropt_torch.staging.uses import Use, in_pipelines
 from tensoropt_torch.telling.timeline import FORWARD_SHARE
 
@@ -96,6 +97,7 @@ class MicroBatchGraph:
         self._micro_batches = captured.micro_batches
         self._schedule: ScheduleName = "1f1b"
         self._offered: dict[int, list[tuple[int, Interval]]] = {}
+        self._transfers: dict[int, Transfers] = {}  # by the number of stages
         self.spaces = SpacesOfStages()
         pinned = cut_points(captured, task.stage_pins.begins)
         self.intervals = Intervals(captured, pinned)
@@ -119,7 +121,7 @@ class MicroBatchGraph:
         sent = [0.0] * stages
         for stage, one in self.offered(stages):
             if stage < stages - 1:
-                sent[stage] = max(sent[stage], self.transfer_s(one.sent_bytes, stages))
+                sent[stage] = max(sent[stage], self.transfer_s(stage, one.sent_bytes, stages))
         most = max(
             (self._micro_batches - 1) // (stages - stage) * sum(sent[stage:])
             for stage in range(stages)
@@ -167,7 +169,10 @@ class MicroBatchGraph:
         """Of a step of stages that take so long for all micro-batches."""
         stages = len(chosen)
         both = [time / self._micro_batches for time in seconds]
-        sent = tuple(self.transfer_s(one.sent_bytes, stages) / 2 for one in chosen[:-1])
+        sent = tuple(
+            self.transfer_s(stage, one.sent_bytes, stages) / 2
+            for stage, one in enumerate(chosen[:-1])
+        )
         times = StageTimes(
             tuple(FORWARD_SHARE * time for time in both),
             tuple((1 - FORWARD_SHARE) * time for time in both),
@@ -269,7 +274,7 @@ class MicroBatchGraph:
             stage=stage,
             first_cut=interval.first,
             last_cut=interval.last,
-            transfer_s=self.transfer_s(interval.sent_bytes, stages),
+            transfer_s=self.transfer_s(stage, interval.sent_bytes, stages),
             points=list(points),
         )
 
@@ -330,7 +335,7 @@ class MicroBatchGraph:
     def _settings(self, captured: CapturedModel, devices: int) -> Settings:
         dims = self._row_dims(captured, devices)
         is_shared = any(dim is not None for dim in dims.values())
-        own = of_part(self._task, captured, self._count)
+        own = of_part(self._task, captured, self._count, devices)
         return settings_of_part(own, dims if is_shared else None, devices, 1)
 
     def _row_dims(self, captured: CapturedModel, devices: int) -> dict[str, int | None]:
@@ -345,10 +350,12 @@ class MicroBatchGraph:
     def _rows(self) -> int:
         return batch_rows(self._captured, self._task.whole_inputs)
 
-    def transfer_s(self, sent_bytes: int, stages: int) -> float:
+    def transfer_s(self, stage: int, sent_bytes: int, stages: int) -> float:
         """Of what a device sends to the next stage, and of the gradients that it gets back."""
+        if stages not in self._transfers:
+            self._transfers[stages] = Transfers(self._task, self._count, stages)
         share = self._share(sent_bytes, stages)
-        return 2 * transfer_s(self._task.cluster, self._count // stages, share)
+        return 2 * self._transfers[stages].seconds(stage, share)
 
     def held_bytes(self, stage: int, interval: Interval, stages: int) -> float:
         """What a device holds of what crosses the cuts of a stage."""

@@ -15,6 +15,7 @@ import torch
 
 from tensoropt_torch import _C
 from tensoropt_torch.batches import micro_batched
+from tensoropt_torch.config import mesh_axes
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
@@ -30,11 +31,13 @@ from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.searched import Searched
 from tensoropt_torch.planner.stage_timeline import timeline_of
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.inner_curves import inner_curves
 from tensoropt_torch.space.rows import rows_of_outputs
 from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.stages import StageGraph, cut_graph
+from tensoropt_torch.staging.held_bytes import held_bytes
 from tensoropt_torch.staging.options import StageOptions
-from tensoropt_torch.staging.step_times import held_bytes, sent_s
+from tensoropt_torch.staging.transfers import Transfers
 
 
 class FindPart(Protocol):
@@ -70,7 +73,7 @@ def plan_stages(
     _check_graphs(captured, graphs)
     # Of a limit each of several chunks of a stage has its share.
     find = find or Fastest(task, task.memory_limit_of(memory_limit) / options.chunks)
-    planner = _PartPlanner(task, options, captured, graphs, count // stages, find)
+    planner = _PartPlanner(task, options, captured, graphs, count, find)
     parts = tuple(planner.part(number) for number in range(len(graphs)))
     plan = StagedPlan(
         task.captured.fingerprint,
@@ -118,12 +121,18 @@ class Fastest:
         return Frontier([Searched(result, space, settings, captured)], 0.0)
 
 
-def of_part(task: PlanningTask, captured: CapturedModel, count: int) -> PlanningTask:
-    """The task of a part of a model that is planned on ``count`` devices, with as many configs
-    of each operator as without stages."""
-    return replace(
+def of_part(task: PlanningTask, captured: CapturedModel, count: int, devices: int) -> PlanningTask:
+    """The task of a part of a model that is planned on ``count`` devices, so many of which have
+    the part: with as many configs of each operator as without stages, and with what was measured
+    while all devices were busy."""
+    part = replace(
         task, captured=captured, max_configs=task.max_configs or default_max_configs(count)
     )
+    if count != task.measured_on:
+        return part
+    meshes = (mesh_axes(task.cluster, number) for number in (count, devices))
+    curves = inner_curves(task.measured, *meshes)
+    return replace(part, measured=curves, measured_on=devices)
 
 
 def settings_of_part(
@@ -151,14 +160,16 @@ class _PartPlanner:
         options: StageOptions,
         captured: CapturedModel,
         graphs: Sequence[StageGraph],
-        devices: int,
+        count: int,
         find: FindPart,
     ) -> None:
         self._task = task
         self._options = options
         self._captured = captured
         self._graphs = graphs
-        self._devices = devices
+        self._count = count
+        self._devices = devices = count // options.num_stages
+        self._transfers = Transfers(task, count, options.num_stages)
         self._find = find
         names = [s.names[0] for graph in graphs for s in graph.captured.sources]
         self._several = {name for name, count in Counter(names).items() if count > 1}
@@ -216,7 +227,7 @@ class _PartPlanner:
         gradients that come back."""
         graph = self._graphs[number]
         shared = [self._rows[crossing.name] is not None for crossing in graph.sent]
-        return sent_s(self._task.cluster, self._devices, graph, shared)
+        return self._transfers.of_graph(number % self._options.num_stages, graph, shared)
 
     def _settings(self, graph: StageGraph, in_flight: int) -> Settings:
         with_rows = self._shapes_with_rows()
@@ -224,7 +235,7 @@ class _PartPlanner:
             **{s.names[0]: 0 if s.names[0] in with_rows else None for s in graph.captured.inputs},
             **{crossing.name: self._rows[crossing.name] for crossing in graph.received},
         }
-        own = of_part(self._task, graph.captured, self._devices * self._options.num_stages)
+        own = of_part(self._task, graph.captured, self._count, self._devices)
         return settings_of_part(own, dims if self._shared else None, self._devices, in_flight)
 
     def _note_rows(self, space: _C.SearchSpace, settings: Settings, graph: StageGraph) -> None:

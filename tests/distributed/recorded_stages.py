@@ -30,7 +30,7 @@ def compared(pipeline: Pipeline) -> tuple[list[str], list[int], list[str]]:
     """What differs, how many programs each chunk of this rank has, and why one has none."""
     case = make(pipeline.model, pipeline.dtype, pipeline.rows)
     other = copy.deepcopy(case)
-    plan = find_stages(case.model, case.args, **case.keywords, **pipeline.options)
+    plan = find_stages(case.model, case.args, measure=False, **case.keywords, **pipeline.options)
     found: list[Mapping[str, torch.Tensor]] = []
     programs: list[int] = []
     reasons: list[str] = []
@@ -60,7 +60,7 @@ def compiled(given: tuple[Pipeline, str]) -> tuple[list[str], list[int]]:
     pipeline, backend = given
     case = make(pipeline.model, pipeline.dtype, pipeline.rows)
     one = copy.deepcopy(case)
-    plan = find_stages(case.model, case.args, **case.keywords, **pipeline.options)
+    plan = find_stages(case.model, case.args, measure=False, **case.keywords, **pipeline.options)
     torch.manual_seed(3)
     parallel = parallelize(case.model, plan, case.args, compile=backend, **case.keywords)
     assert isinstance(parallel, StagedModule)
@@ -76,7 +76,7 @@ def written_between(_: Any = None) -> str:
     """What is said where a parameter is changed between forward and a backward that needs it."""
     case = make("skips")
     options: dict[str, Any] = {"stages": 2, "micro_batches": 2, "schedule": "gpipe"}
-    plan = find_stages(case.model, case.args, **case.keywords, **options)
+    plan = find_stages(case.model, case.args, measure=False, **case.keywords, **options)
     parallel = parallelize(case.model, plan, case.args, **case.keywords)
     for _ in range(2):  # of which the second is called again
         parallel(*case.args).backward()

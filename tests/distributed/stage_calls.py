@@ -70,7 +70,7 @@ def _compared(calls: Calls) -> Iterator[str]:
     case = case_of(calls.rows)
     one = copy.deepcopy(case)
     given = {**case.keywords, **calls.keywords}
-    plan = find_stages(case.model, case.args, **given, **calls.options)
+    plan = find_stages(case.model, case.args, measure=False, **given, **calls.options)
     parallel = parallelize(case.model, plan, case.args, **given)
     other = case_of(calls.other_rows)
     expected = _made(one.model, case, other, calls, is_parallel=False)

@@ -70,7 +70,7 @@ def _made(run: Run, kind: str) -> tuple[nn.Module, torch.optim.Optimizer, tuple[
     case = make(run.model)
     if run.stages > 1:
         plan: Any = tensoropt_torch.find_stages(
-            case.model, case.args, stages=run.stages, micro_batches=run.micro_batches
+            case.model, case.args, measure=False, stages=run.stages, micro_batches=run.micro_batches
         )
     else:
         task = captured_task(Example(case.model, case.args), PlanningOptions())

@@ -91,7 +91,7 @@ def compare(pipeline: Pipeline) -> list[str]:
     case = make(pipeline.model, pipeline.dtype, pipeline.rows)
     one = copy.deepcopy(case)
     options = {**pipeline.options, **pipeline.keywords}
-    plan = find_stages(case.model, case.args, **case.keywords, **options)
+    plan = find_stages(case.model, case.args, measure=False, **case.keywords, **options)
     parallel = parallelize(case.model, plan, case.args, **case.keywords)
     got = trained(pipeline, parallel, Case(case.model, case.args, case.loss_fn, case.targets))
     expected = trained(pipeline, one.model, one)
@@ -137,7 +137,7 @@ def dropped(options: Sequence[dict[str, Any]]) -> list[list[float]]:
                 Example(case.model, case.args), num_devices=1, max_micro_batches=1, measure=False
             )
         else:
-            plan = find_stages(case.model, case.args, **one)
+            plan = find_stages(case.model, case.args, measure=False, **one)
         parallel = parallelize(case.model, plan, case.args)
         optimizer = torch.optim.SGD(parallel.parameters(), 0.1)
         losses = []
@@ -157,7 +157,9 @@ def states(_: Any = None) -> list[str]:
     kept: dict[str, torch.Tensor] = {}
     for stages in (["down.1", "up.1"], ["up.0", "up.2"], ["down.2", "up.0"]):
         case = make("skips")
-        plan = find_stages(case.model, case.args, stages=stages, micro_batches=2, num_devices=3)
+        plan = find_stages(
+            case.model, case.args, measure=False, stages=stages, micro_batches=2, num_devices=3
+        )
         parallel = parallelize(case.model, plan, case.args)
         if kept:
             parallel.load_state_dict(kept)
@@ -180,7 +182,7 @@ def on_meta(_: Any = None) -> list[str]:
     expected = {name: value.clone() for name, value in case.model.state_dict().items()}
     parallel_on = []
     for model in (case.model, copy.deepcopy(case.model).to("meta")):
-        plan = find_stages(model, case.args, stages=2, micro_batches=2)
+        plan = find_stages(model, case.args, measure=False, stages=2, micro_batches=2)
         weights = WeightSource(checkpoint=expected)
         parallel_on.append(parallelize(model, plan, case.args, weights=weights))
     losses = [float(parallel(*case.args).detach()) for parallel in parallel_on]
@@ -196,7 +198,7 @@ def shared_states(cuts: Sequence[str]) -> list[str]:
     """What differs from the model in the state of one whose stages share tensors."""
     case = make("shares")
     expected = {name: value.clone() for name, value in case.model.state_dict().items()}
-    plan = find_stages(case.model, case.args, stages=[*cuts], micro_batches=2)
+    plan = find_stages(case.model, case.args, measure=False, stages=[*cuts], micro_batches=2)
     parallel = parallelize(case.model, plan, case.args)
     texts = []
     for when in ("at first", "again"):
@@ -212,7 +214,7 @@ def _shared(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def refused(_: Any = None) -> dict[str, str]:
     """What a module in stages does not do, with the words that say so."""
     case = make("skips")
-    plan = find_stages(case.model, case.args, stages=2, micro_batches=2)
+    plan = find_stages(case.model, case.args, measure=False, stages=2, micro_batches=2)
     parallel = parallelize(case.model, plan, case.args)
     x, y = case.args
 
@@ -240,9 +242,15 @@ def refused(_: Any = None) -> dict[str, str]:
         "one process": of(
             lambda: parallelize(make("skips").model, plan, case.args, one_process_random=True)
         ),
-        "pin": of(lambda: find_stages(case.model, case.args, stages=2, pin={"head": "whole"})),
-        "schedule": of(lambda: find_stages(case.model, case.args, stages=2, chunks=2)),
-        "devices": of(lambda: find_stages(case.model, case.args, stages=3)),
+        "pin": of(
+            lambda: find_stages(
+                case.model, case.args, measure=False, stages=2, pin={"head": "whole"}
+            )
+        ),
+        "schedule": of(
+            lambda: find_stages(case.model, case.args, measure=False, stages=2, chunks=2)
+        ),
+        "devices": of(lambda: find_stages(case.model, case.args, measure=False, stages=3)),
         "save": of(lambda: save(state_of_optimizer(), "nowhere.pt")),
         "whole_model": of(lambda: whole_model(parallel)),
         "other inputs": of(lambda: parallel(x + dist.get_rank(), y)),
@@ -254,7 +262,7 @@ def refused(_: Any = None) -> dict[str, str]:
     found["float16"] = of(lambda: float16(parallel)(x, y))
     first = next(iter(parallel.parameters())).requires_grad_(False)
     tied = make("gpt_tied")
-    plan_of_tied = find_stages(tied.model, tied.args, stages=2, micro_batches=2)
+    plan_of_tied = find_stages(tied.model, tied.args, measure=False, stages=2, micro_batches=2)
     other_parallel = parallelize(tied.model, plan_of_tied, tied.args)
     if dist.get_rank() == 0:
         first = next(p for n, p in other_parallel.named_parameters() if "emb" in n or "wte" in n)

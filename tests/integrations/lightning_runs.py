@@ -224,7 +224,9 @@ class InStages(PlanSource):
     def parallelize(
         self, example: Example, inputs: Any = "sharded", optimizer: str = "adamw"
     ) -> ParallelModule:
-        return parallelize(example, find_stages(example, inputs=inputs, **self._stages))
+        return parallelize(
+            example, find_stages(example, measure=False, inputs=inputs, **self._stages)
+        )
 
 
 class FoundExampleError(Exception):

@@ -55,7 +55,7 @@ def our_run(job: Job) -> Log:
         example = trainer.example()
         with trainer.accelerator.autocast():
             plan = tensoropt_torch.find_stages(
-                example, inputs=trainer.planned_inputs, **job.stages, **job.planning
+                example, measure=False, inputs=trainer.planned_inputs, **job.stages, **job.planning
             )
         trainer.parallelize(plan)
     return run(trainer, job)

@@ -13,7 +13,6 @@ import torch
 from tensoropt_torch import (
     Cluster,
     Example,
-    MeasureOptions,
     PlanningOptions,
     StagedPlan,
     TensorOptError,
@@ -47,7 +46,7 @@ def slow_cluster() -> Cluster:
     cluster = load_cluster("cpu")
     inner = cluster.levels[-1]
     outer = replace(
-        inner, name="machine", count=2, bandwidth_bytes_per_s=1e6, latency_s=1e-5, collectives={}
+        inner, name="machine", count=2, bandwidth_bytes_per_s=2e6, latency_s=1e-5, collectives={}
     )
     return replace(cluster, levels=(outer, replace(inner, count=2)))
 
@@ -148,9 +147,3 @@ def test_profiles_have_the_better_of_both() -> None:
 def test_wrong_options_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(TensorOptError, match=message):
         find_frontier(example(), num_devices=DEVICES, planning=options(**changes))
-
-
-def test_options_of_measuring_are_refused() -> None:
-    asked = options(measuring=MeasureOptions(budget_s=5.0))
-    with pytest.raises(TensorOptError, match="max_stages=2 is not supported with measuring="):
-        find_strategy(example(), num_devices=DEVICES, planning=asked)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tensoropt_torch import Example, MeasureOptions, TensorOptError, find_stages, load_cluster
+from tensoropt_torch import Example, TensorOptError, find_stages, load_cluster
 from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import StagedPlan
@@ -136,7 +136,6 @@ def test_without_stages_they_are_searched() -> None:
         ({"memory_limit": 1e3}, "no plan in up to 8 stages on 4 devices"),
         ({"stages": 2, "max_micro_batches": 4}, "give micro_batches="),
         ({"compiled": True}, "compiled= is not for plans in stages"),
-        ({"measuring": MeasureOptions(budget_s=1.0)}, "measuring= is not for plans in stages"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:

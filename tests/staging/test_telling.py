@@ -58,7 +58,7 @@ def slow_cluster() -> Cluster:
     cluster = load_cluster("cpu")
     inner = cluster.levels[-1]
     outer = replace(
-        inner, name="machine", count=2, bandwidth_bytes_per_s=1e6, latency_s=1e-5, collectives={}
+        inner, name="machine", count=2, bandwidth_bytes_per_s=2e6, latency_s=1e-5, collectives={}
     )
     return replace(cluster, levels=(outer, replace(inner, count=2)))
 

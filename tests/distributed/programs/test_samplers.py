@@ -47,7 +47,9 @@ def model(case: Case) -> tuple[ParallelModule, nn.Module]:
     )
     inputs: Any = case.inputs
     if case.stages > 1:
-        plan: Any = tensoropt_torch.find_stages(example, stages=case.stages, inputs=inputs)
+        plan: Any = tensoropt_torch.find_stages(
+            example, measure=False, stages=case.stages, inputs=inputs
+        )
     else:
         plan = tensoropt_torch.find_strategy(example, inputs=inputs, measure=False)
     return tensoropt_torch.parallelize(example, plan), original
