@@ -749,7 +749,7 @@ class SpaceOptions:
     """
     Which strategies there are; space/space.h.
     """
-    def __init__(self, *, space: str, optimizer_state_bytes: collections.abc.Mapping[str, float], sharded_inputs: bool, whole_inputs: collections.abc.Set[str] = set(), input_dims: collections.abc.Mapping[str, int] = {}, loss_output: int = -1, storage: collections.abc.Mapping[str, str] = {}, max_configs: int, split_spatial: bool, reduce_dtype: str, bucket_bytes: float = 0.0, shard_bytes: float = 0.0, recompute: bool = False, compiled: bool = False, idle_configs: bool = False) -> None:
+    def __init__(self, *, space: str, optimizer_state_bytes: collections.abc.Mapping[str, float], sharded_inputs: bool, whole_inputs: collections.abc.Set[str] = set(), input_dims: collections.abc.Mapping[str, int] = {}, row_axes: int | None = None, loss_output: int = -1, storage: collections.abc.Mapping[str, str] = {}, max_configs: int, split_spatial: bool, reduce_dtype: str, bucket_bytes: float = 0.0, shard_bytes: float = 0.0, recompute: bool = False, compiled: bool = False, idle_configs: bool = False) -> None:
         ...
 class SpaceSetup:
     """

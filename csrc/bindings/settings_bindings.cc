@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "bindings/bindings.h"
@@ -93,7 +94,8 @@ void bind_space_options(py::module_& module) {
               [](const std::string& space,
                  const std::map<std::string, double>& state_bytes,
                  bool sharded_inputs, const std::set<std::string>& whole_inputs,
-                 const std::map<std::string, int>& input_dims, int loss_output,
+                 const std::map<std::string, int>& input_dims,
+                 std::optional<int> row_axes, int loss_output,
                  const std::map<std::string, std::string>& storage,
                  std::size_t max_configs, bool split_spatial,
                  const std::string& reduce_dtype, double bucket_bytes,
@@ -105,6 +107,7 @@ void bind_space_options(py::module_& module) {
                     .sharded_inputs = sharded_inputs,
                     .whole_inputs = whole_inputs,
                     .input_dims = input_dims,
+                    .row_axes = row_axes,
                     .loss_output = loss_output,
                     .storage = parse_storage(storage),
                     .max_configs = max_configs,
@@ -120,6 +123,7 @@ void bind_space_options(py::module_& module) {
           py::arg("sharded_inputs"),
           py::arg("whole_inputs") = defaults.whole_inputs,
           py::arg("input_dims") = defaults.input_dims,
+          py::arg("row_axes") = defaults.row_axes,
           py::arg("loss_output") = defaults.loss_output,
           py::arg("storage") = std::map<std::string, std::string>{},
           py::arg("max_configs"), py::arg("split_spatial"),

@@ -218,14 +218,15 @@ std::vector<Layout> ConfigLists::source_layouts(const Node& node,
     });
   }
   if (const int dim = shared_dim(graph(), node, options()); dim >= 0) {
-    layout = on_all_axes(Placement::shard(dim), mesh());
+    layout = share_of_rows(dim, mesh(), options());
+    const int shares = mesh().size_of(layout.axes_sharding(dim));
     TO_CHECK(divides(shape, layout, mesh()),
              "input '{}' of shape [{}]: dim {} (the global batch) of size {} "
              "is not divisible by {} devices; use a global batch that is a "
              "multiple of {}, name another dim that has its rows, inputs="
              "{{'{}': 1}}, or inputs='replicated', for this input or all",
-             node.name, str_join(shape, ", "), dim, shape[dim],
-             mesh().num_devices(), mesh().num_devices(), node.name);
+             node.name, str_join(shape, ", "), dim, shape[dim], shares, shares,
+             node.name);
   }
   return {layout};
 }
@@ -266,7 +267,7 @@ ConfigList ConfigLists::output_configs(const Node& node) const {
     if (options().sharded_inputs) {
       const int dim = model_.rows_dim_of(id);
       const Layout shares =
-          dim < 0 ? whole : on_all_axes(Placement::shard(dim), mesh());
+          dim < 0 ? whole : share_of_rows(dim, mesh(), options());
       const int index = static_cast<int>(config.inputs.size());
       if (dim >= 0 && divides(value.meta.counts(), shares, mesh())) {
         port = {shares, shares};

@@ -21,4 +21,15 @@ int shared_dim(const Graph& graph, const Node& node,
   return named->second;
 }
 
+Layout share_of_rows(int dim, const Mesh& mesh, const SpaceOptions& options) {
+  Layout layout = Layout::replicated(mesh.num_axes());
+  const int axes = options.row_axes.value_or(mesh.num_axes());
+  TO_CHECK(axes >= 0 && axes <= mesh.num_axes(),
+           "row_axes = {}: the mesh has {} axes", axes, mesh.num_axes());
+  for (int axis = 0; axis < axes; ++axis) {
+    layout.set(axis, Placement::shard(dim));
+  }
+  return layout;
+}
+
 }  // namespace tensoropt

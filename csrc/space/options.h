@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -27,6 +28,9 @@ struct SpaceOptions {
   std::set<std::string> whole_inputs = {};
   // Which dim of an input has the rows of the batch, by name; others: dim 0.
   std::map<std::string, int> input_dims = {};
+  // Rows are shared out along so many of the outermost mesh axes; the devices
+  // of a group along the others have the same. None: along all.
+  std::optional<int> row_axes = {};
   // The output that is the loss (-1: none): every rank gives it the same
   // gradient.
   int loss_output = -1;
@@ -64,5 +68,8 @@ constexpr std::int64_t kLargeConstantBytes = std::int64_t{16} << 20;
 // Throws UserError if the input has no dim of which the options say so.
 int shared_dim(const Graph& graph, const Node& node,
                const SpaceOptions& options);
+
+// Each rank's share of the rows, which are in this dim.
+Layout share_of_rows(int dim, const Mesh& mesh, const SpaceOptions& options);
 
 }  // namespace tensoropt

@@ -177,8 +177,8 @@ class RankPart:
     def output_rows(self, settings: Settings) -> tuple[OutputRows, ...]:
         """Where outputs have the rows of the batch of which ``settings`` share out inputs."""
         gathered = self.plan.inputs != settings.inputs
-        devices = 1 if gathered else settings.num_devices
-        return rows_of_outputs(self.captured, self._space, settings.shares, devices)
+        shares = 1 if gathered else settings.num_shares
+        return rows_of_outputs(self.captured, self._space, settings.shares, shares)
 
     def placements(self, source: Source) -> list[Placement]:
         """How a parameter, constant or input lies on the mesh."""

@@ -49,13 +49,13 @@ def stage_part(
         chunks,
         parameters,
         tied,
-        _stage_outputs(captured, graphs, schedule.stages, dims),
+        _stage_outputs(captured, graphs, schedule.stages, dims, settings.num_shares),
         _outputs(captured).index(loss) if makes_gradients and loss is not None else -1,
         Reach(captured) if makes_gradients else None,
         captured.out_spec,
         uses_seeds,
         {n: d for c in chunks for n, d in _rows_of(c).items()},
-        settings.num_devices if settings.inputs == "sharded" else 1,
+        settings.num_shares,
         captured.batch or captured,
         agreement,
         output_rows,
@@ -69,7 +69,7 @@ def chunk_of(graph: StageGraph, part: RankPart, variant: Variant) -> StageChunk:
     received = tuple(part.local_shape(by_name[c.name]) for c in graph.received)
     dims = [dim for dim, _ in output_dims_of(part)[len(graph.outputs) :]]
     sent = tuple(
-        _share(crossing.shape, dim, settings.num_devices)
+        _share(crossing.shape, dim, settings.num_shares)
         for crossing, dim in zip(graph.sent, dims, strict=True)
     )
     is_shared = settings.inputs == "sharded" and settings.num_devices > 1
@@ -88,7 +88,11 @@ def output_dims_of(part: RankPart) -> tuple[tuple[int | None, bool], ...]:
 
 
 def _stage_outputs(
-    captured: CapturedModel, graphs: Sequence[StageGraph], stages: int, dims: OutputDims
+    captured: CapturedModel,
+    graphs: Sequence[StageGraph],
+    stages: int,
+    dims: OutputDims,
+    shares: int,
 ) -> tuple[StageOutput, ...]:
     values = _outputs(captured.batch or captured)
     found: dict[int, StageOutput] = {}
@@ -98,7 +102,7 @@ def _stage_outputs(
         for place, index in enumerate(graph.outputs):
             at = number % stages, number // stages, place
             found[index] = StageOutput.of(
-                values[index], at, micro.joins[place], *dims[number, place]
+                values[index], at, micro.joins[place], *dims[number, place], shares
             )
     return tuple(found[index] for index in range(len(values)))
 

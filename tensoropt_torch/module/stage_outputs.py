@@ -14,6 +14,12 @@ from tensoropt_torch.frontend.micro_batching import Join
 from tensoropt_torch.runtime.stage_groups import StageGroups
 
 
+def number_of_share(groups: StageGroups, shares: int) -> int:
+    """Which of so many different shares of the rows this rank has: ranks that follow each other
+    have the same (``Settings.row_axes``)."""
+    return groups.rank // (groups.devices_of_stage // shares)
+
+
 @dataclass(frozen=True)
 class StageOutput:
     """One output of the model.
@@ -24,6 +30,7 @@ class StageOutput:
         stage, chunk, place: whose chunk makes it, and its place among that chunk's outputs.
         join: how those of micro-batches become it.
         rows: the dim along which devices of the stage have shares; None: each has all of it.
+        shares: how many different ones there are (``Settings.row_axes``).
         is_summed: whether the sum of what these devices give for its gradient counts, where each
             has all of it.
     """
@@ -37,6 +44,7 @@ class StageOutput:
     join: Join
     rows: int | None
     is_summed: bool
+    shares: int
 
     @staticmethod
     def of(
@@ -45,12 +53,14 @@ class StageOutput:
         join: Join,
         rows: int | None,
         is_summed: bool,
+        shares: int,
     ) -> StageOutput:
         """That of a node, or of what is no tensor; ``at``: stage, chunk and place."""
         tensor = value.meta.get("val") if isinstance(value, fx.Node) else None
         if not isinstance(tensor, torch.Tensor):
-            return StageOutput(value, (), None, *at, join, rows, is_summed)
-        return StageOutput(None, tuple(tensor.shape), tensor.dtype, *at, join, rows, is_summed)
+            return StageOutput(value, (), None, *at, join, rows, is_summed, shares)
+        shape, dtype = tuple(tensor.shape), tensor.dtype
+        return StageOutput(None, shape, dtype, *at, join, rows, is_summed, shares)
 
     @property
     def is_floating(self) -> bool:
@@ -69,7 +79,8 @@ class StageOutput:
         if groups.stage == self.stage:
             tensor = made[self.place]
             if self.rows is not None:
-                shares = [share.chunk(count, self.rows) for share in groups.all_of_stage(tensor)]
+                every = groups.all_of_stage(tensor)[:: groups.devices_of_stage // self.shares]
+                shares = [share.chunk(count, self.rows) for share in every]
                 ordered = [share[number] for number in range(count) for share in shares]
                 tensor = torch.cat(ordered, self.rows)
             tensor = tensor.contiguous()
@@ -90,5 +101,5 @@ class StageOutput:
         elif self.join != "sum":
             own = own.chunk(count, self.join)[number]
         if self.rows is not None:
-            return own.chunk(groups.devices_of_stage, self.rows)[groups.rank]
+            return own.chunk(self.shares, self.rows)[number_of_share(groups, self.shares)]
         return torch.zeros_like(own) if self.is_summed and groups.rank else own

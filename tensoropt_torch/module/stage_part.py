@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.module.micro_batched import MicroBatched
 from tensoropt_torch.module.reached import Reach
-from tensoropt_torch.module.stage_outputs import StageOutput
+from tensoropt_torch.module.stage_outputs import StageOutput, number_of_share
 from tensoropt_torch.module.variant import Variant
 from tensoropt_torch.program.stage_schedules import StageSchedule
 from tensoropt_torch.runtime.agreement import CallAgreement
@@ -86,7 +86,7 @@ class StagePart:
         out_spec: the containers of the outputs.
         uses_seeds: whether a stage draws random numbers.
         rows: the dims of inputs whose rows are shared out to devices of a stage, by name.
-        shares: to how many.
+        shares: how many different ones there are.
         captured: the graph of the whole batch.
         agreement: of the ranks on what they call.
         output_rows: where outputs have the rows of the batch, if ranks are given shares of it.
@@ -113,7 +113,8 @@ class StagePart:
         if self.rows.get(name) is None or self.shares == 1:
             return value
         micro = value.chunk(self.schedule.micro_batches)
-        return torch.cat([rows.chunk(self.shares)[self.groups.rank] for rows in micro])
+        number = number_of_share(self.groups, self.shares)
+        return torch.cat([rows.chunk(self.shares)[number] for rows in micro])
 
     @property
     def floating(self) -> list[int]:

@@ -43,14 +43,14 @@ def rows_of_inputs(captured: CapturedModel, shares: InputShares) -> dict[str, in
 
 
 def rows_of_outputs(
-    captured: CapturedModel, space: _C.SearchSpace, shares: InputShares, devices: int
+    captured: CapturedModel, space: _C.SearchSpace, shares: InputShares, count: int
 ) -> tuple[OutputRows, ...]:
     """Of all outputs without their containers, those that are no tensors included.
 
     Args:
         shares: which inputs are shared out.
-        devices: to so many; what they cannot share out equally is whole, and has no rows. 1 if
-            the graph is of a batch that was gathered.
+        count: into so many; what has no such number of equal shares is whole, and has no rows. 1
+            if the graph is of a batch that was gathered.
     """
     node = captured.graph_module.graph.output_node()
     rows = space.output_rows(rows_of_inputs(captured, shares))
@@ -63,7 +63,7 @@ def rows_of_outputs(
         row = by_node[output]
         dim, depends = row.dim, row.depends
         size = output.meta["val"].shape[dim] if dim >= 0 else 1
-        is_whole = dim < 0 or size % devices != 0
+        is_whole = dim < 0 or size % count != 0
         return OutputRows(None if is_whole else dim, depends, output is loss)
 
     return tuple(found(output) for output in _outputs(captured))

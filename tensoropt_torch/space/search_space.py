@@ -122,6 +122,7 @@ def _space_options(
         sharded_inputs=settings.inputs == "sharded",
         whole_inputs={*settings.whole_inputs, *totals},
         input_dims=dict(settings.input_dims),
+        row_axes=settings.row_axes,
         loss_output=loss_output(captured),
         storage=dict(storage),
         max_configs=settings.max_configs,

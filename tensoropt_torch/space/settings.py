@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -81,7 +82,9 @@ class Settings(SpaceOptions, Record):
     ``recompute`` operators may run again in backward instead of keeping what they make
     (docs/search.md).
     ``whole_inputs`` are inputs that every rank gets whole although ``inputs`` are sharded, and
-    ``input_dims`` those whose rows are in another dim than 0.
+    ``input_dims`` those whose rows are in another dim than 0. Rows are shared out along
+    ``row_axes`` of the outermost mesh axes, None: along all; ranks that differ along the others
+    alone get the same.
     ``operators`` are measured calls; others are predicted from them (docs/costs.md).
     With ``overlap`` reshards of parameters and of their gradients run while the device
     computes (docs/runtime.md). Gradients are summed over devices
@@ -99,6 +102,7 @@ class Settings(SpaceOptions, Record):
     inputs: InputMode = "replicated"
     whole_inputs: tuple[str, ...] = ()
     input_dims: tuple[tuple[str, int], ...] = ()
+    row_axes: int | None = None
     max_configs: Count = 200
     recompute: bool = False
     operators: tuple[OpRecord, ...] = field(default=(), repr=False)
@@ -117,15 +121,19 @@ class Settings(SpaceOptions, Record):
     @property
     def num_devices(self) -> int:
         """The product of the mesh axes."""
-        count = 1
-        for size, _ in self.mesh_axes:
-            count *= size
-        return count
+        return math.prod(size for size, _ in self.mesh_axes)
+
+    @property
+    def num_shares(self) -> int:
+        """Into how many the rows of the batch are shared out; 1: every rank gets all of them."""
+        if self.inputs == "replicated":
+            return 1
+        return math.prod(size for size, _ in self.mesh_axes[: self.row_axes])
 
     @property
     def gathered(self) -> Settings:
         """These settings with the whole batch on every rank."""
-        return replace(self, inputs="replicated", whole_inputs=(), input_dims=())
+        return replace(self, inputs="replicated", whole_inputs=(), input_dims=(), row_axes=None)
 
     def of_variant(self, gathered: bool, micro_batches: int) -> Settings:
         """The settings of another graph of the model."""

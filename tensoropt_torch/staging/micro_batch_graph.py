@@ -37,7 +37,7 @@ from tensoropt_torch.stages.intervals import Interval, Intervals
 from tensoropt_torch.staging.bounds import StageBounds, is_matched, least_step
 from tensoropt_torch.staging.held_bytes import held_bytes
 from tensoropt_torch.staging.options import StageOptions
-from tensoropt_torch.staging.parts import of_part, settings_of_part
+from tensoropt_torch.staging.parts import RowShares, of_part, settings_of_part
 from tensoropt_torch.staging.tables import SpacesOfStages
 from tensoropt_torch.staging.transfers import Transfers
 from tensoropt_torch.staging.uses import Use, in_pipelines
@@ -333,18 +333,14 @@ class MicroBatchGraph:
         return cut_stage(self._captured, cuts, number, self.intervals.roles)
 
     def _settings(self, captured: CapturedModel, devices: int) -> Settings:
-        dims = self._row_dims(captured, devices)
-        is_shared = any(dim is not None for dim in dims.values())
+        rows = self._rows or -1
+        # The dim of what a stage takes whose rows are shared out to its devices.
+        dims = {s.names[0]: _dim_of(s.placeholder.meta.get("val"), rows) for s in captured.inputs}
         own = of_part(self._task, captured, self._count, devices)
-        return settings_of_part(own, dims if is_shared else None, devices, 1)
+        return settings_of_part(own, dims, devices, self._shares(devices), 1)
 
-    def _row_dims(self, captured: CapturedModel, devices: int) -> dict[str, int | None]:
-        """The dim of what a stage takes whose rows are shared out to its devices."""
-        rows = self._rows
-        if devices == 1 or rows == 0 or rows % devices:
-            rows = -1
-        inputs = captured.inputs
-        return {s.names[0]: _dim_of(s.placeholder.meta.get("val"), rows) for s in inputs}
+    def _shares(self, devices: int) -> RowShares:
+        return RowShares.of(self._task, devices, self._rows)
 
     @cached_property
     def _rows(self) -> int:
@@ -367,9 +363,7 @@ class MicroBatchGraph:
 
     def _share(self, sent_bytes: int, stages: int) -> float:
         """What one device has of what crosses a cut."""
-        devices = self._count // stages
-        rows = self._rows
-        return sent_bytes / (devices if rows and rows % devices == 0 else 1)
+        return sent_bytes / self._shares(self._count // stages).count
 
 
 class _StageSpaces:

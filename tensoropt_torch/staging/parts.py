@@ -6,6 +6,7 @@ the batch are shared out, where the part before gives them so, else every device
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -135,20 +136,48 @@ def of_part(task: PlanningTask, captured: CapturedModel, count: int, devices: in
     return replace(part, measured=curves, measured_on=devices)
 
 
+@dataclass(frozen=True)
+class RowShares:
+    """How the rows of a micro-batch are shared out to the devices of a stage: along as many of
+    the outermost axes of their mesh as divide them (``Settings.row_axes``).
+
+    Attributes:
+        count: of different shares; 1: every device has all rows.
+        axes: along how many axes; None: along all.
+    """
+
+    count: int
+    axes: int | None
+
+    @staticmethod
+    def of(task: PlanningTask, devices: int, rows: int) -> RowShares:
+        """Of so many rows; 0: there are none."""
+        sizes = [size for size, _ in mesh_axes(task.cluster, devices)]
+        axes = len(sizes) if rows else 0
+        while rows and rows % math.prod(sizes[:axes]):
+            axes -= 1
+        return RowShares(math.prod(sizes[:axes]), None if axes == len(sizes) else axes)
+
+
 def settings_of_part(
-    task: PlanningTask, dims: Mapping[str, int | None] | None, devices: int, in_flight: int
+    task: PlanningTask,
+    dims: Mapping[str, int | None],
+    devices: int,
+    shares: RowShares,
+    in_flight: int,
 ) -> Settings:
     """Of a part of a model, which the task is of. ``dims`` are those of its inputs whose rows are
-    shared out to the devices, None: every device has the whole, one of them or all."""
-    rows = {} if dims is None else dims
+    shared out to the devices, None: every device has all of it."""
+    rows = dims if shares.count > 1 else {}
     shared = replace(
         task,
-        inputs="replicated" if dims is None else "sharded",
+        inputs="sharded" if rows else "replicated",
         whole_inputs=tuple(name for name, dim in rows.items() if dim is None),
         input_dims=tuple((name, dim) for name, dim in rows.items() if dim),
         in_micro_batches=(),
     )
-    return replace(shared.settings(devices), in_flight=in_flight)
+    row_axes = shares.axes if rows else None
+    return replace(shared.settings(devices), in_flight=in_flight, row_axes=row_axes)
 
 
 class _PartPlanner:
@@ -176,12 +205,8 @@ class _PartPlanner:
         self._storage: dict[str, str] = {}
         self._draws = 0
         self._rows: dict[str, int | None] = {}  # of what crosses cuts, the dim that is shared out
-        self._shared = devices > 1 and self._divides()
-
-    def _divides(self) -> bool:
-        """Whether every device of a stage gets as many rows of each micro-batch."""
         rows = {shape[0] for shape in self._shapes_with_rows().values()}
-        return len(rows) == 1 and next(iter(rows)) % self._devices == 0
+        self._shares = RowShares.of(task, devices, rows.pop() if len(rows) == 1 else 0)
 
     def _shapes_with_rows(self) -> dict[str, tuple[int, ...]]:
         micro = self._captured.micro_batching
@@ -217,7 +242,7 @@ class _PartPlanner:
 
     def _held_bytes(self, graph: StageGraph, in_flight: int) -> float:
         received, sent = (
-            sum(c.num_bytes / (1 if self._rows[c.name] is None else self._devices) for c in several)
+            sum(c.num_bytes / self._shares_of(c.name) for c in several)
             for several in (graph.received, graph.sent)
         )
         return held_bytes(in_flight, self._options.micro_batches, received, sent)
@@ -226,8 +251,11 @@ class _PartPlanner:
         """Of what a part that was planned sends to the next one in a micro-batch, and of the
         gradients that come back."""
         graph = self._graphs[number]
-        shared = [self._rows[crossing.name] is not None for crossing in graph.sent]
-        return self._transfers.of_graph(number % self._options.num_stages, graph, shared)
+        shares = [self._shares_of(crossing.name) for crossing in graph.sent]
+        return self._transfers.of_graph(number % self._options.num_stages, graph, shares)
+
+    def _shares_of(self, name: str) -> int:
+        return 1 if self._rows[name] is None else self._shares.count
 
     def _settings(self, graph: StageGraph, in_flight: int) -> Settings:
         with_rows = self._shapes_with_rows()
@@ -236,13 +264,13 @@ class _PartPlanner:
             **{crossing.name: self._rows[crossing.name] for crossing in graph.received},
         }
         own = of_part(self._task, graph.captured, self._count, self._devices)
-        return settings_of_part(own, dims if self._shared else None, self._devices, in_flight)
+        return settings_of_part(own, dims, self._devices, self._shares, in_flight)
 
     def _note_rows(self, space: _C.SearchSpace, settings: Settings, graph: StageGraph) -> None:
-        if not self._shared:
+        if self._shares.count == 1:
             self._rows |= {crossing.name: None for crossing in graph.sent}
             return
-        rows = rows_of_outputs(graph.captured, space, settings.shares, settings.num_devices)
+        rows = rows_of_outputs(graph.captured, space, settings.shares, self._shares.count)
         of_sent = rows[len(graph.outputs) :]
         for crossing, row in zip(graph.sent, of_sent, strict=True):
             self._rows[crossing.name] = row.dim

@@ -37,7 +37,6 @@ class Transfers:
     def __init__(self, task: PlanningTask, count: int, stages: int) -> None:
         settings = task.settings(count)
         devices = count // stages
-        self._devices = devices
         self._links = [_link(task, devices, stage, stages) for stage in range(stages)]
         self._measured = collective_times(settings) if settings.measured else None
         self._axes = [_measured_axis(settings, link.level) for link in self._links]
@@ -51,14 +50,12 @@ class Transfers:
         link = self._links[stage]
         return link.latency_s + num_bytes * link.byte_s
 
-    def of_graph(
-        self, stage: int, graph: StageGraph, shared: Sequence[bool]
-    ) -> tuple[float, float]:
-        """Of what a stage sends in a micro-batch, and of the gradients that come back. ``shared``:
-        whether a device has its share of the rows of each value, else it has the whole."""
+    def of_graph(self, stage: int, graph: StageGraph, shares: Sequence[int]) -> tuple[float, float]:
+        """Of what a stage sends in a micro-batch, and of the gradients that come back. Of each
+        value there are so many different ``shares``, of which a device has one."""
         values = gradients = 0.0
-        for crossing, is_shared in zip(graph.sent, shared, strict=True):
-            num_bytes = crossing.num_bytes / (self._devices if is_shared else 1)
+        for crossing, count in zip(graph.sent, shares, strict=True):
+            num_bytes = crossing.num_bytes / count
             values += num_bytes
             gradients += num_bytes if crossing.has_gradient else 0.0
         return self.seconds(stage, values), self.seconds(stage, gradients)

@@ -258,7 +258,10 @@ class ComparedStages(DescribedStages, ComparedPlan, Protocol):
 
 
 # Of settings of parts, what their stages say.
-_SAID = ("mesh_axes", "in_flight", "micro_batches", "whole_inputs", "input_dims", "inputs")
+_SAID = (
+    *("mesh_axes", "in_flight", "micro_batches"),
+    *("whole_inputs", "input_dims", "row_axes", "inputs"),
+)
 
 
 def diff_of_stages(

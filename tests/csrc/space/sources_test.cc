@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,21 @@ TEST(Sources, SharedInputsAreSplitButForThoseNamed) {
   EXPECT_THROW(SmallSpace(SpaceOptions{.sharded_inputs = true}, 6), UserError);
   EXPECT_NO_THROW(SmallSpace(
       SpaceOptions{.sharded_inputs = true, .whole_inputs = {"x"}}, 6));
+}
+
+TEST(Sources, RowsMayBeSharedOutAlongSomeAxes) {
+  const auto label = [](std::optional<int> axes, int rows = 8) {
+    const SmallSpace space(
+        SpaceOptions{.sharded_inputs = true, .row_axes = axes}, rows);
+    return source(space, space.x).configs[0].label;
+  };
+  EXPECT_EQ(label(std::nullopt), "S0,S0");
+  EXPECT_EQ(label(2), "S0,S0");
+  EXPECT_EQ(label(1), "S0,R");
+  EXPECT_EQ(label(0), "R,R");
+  EXPECT_EQ(label(1, 6), "S0,R");  // which 4 devices could not share
+  EXPECT_THROW(label(3), UserError);
+  EXPECT_THROW(label(1, 7), UserError);
 }
 
 TEST(Sources, RowsMayBeInAnyDim) {

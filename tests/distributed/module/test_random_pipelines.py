@@ -39,6 +39,13 @@ def test_random_pipelines(world: int) -> None:
     check(outcomes(random.Random(world).sample(range(2**32), FEW), world))
 
 
+def test_rows_that_fewer_devices_share_than_a_stage_has() -> None:
+    """Two of each micro-batch, on stages of four devices (``test_row_shares.py``)."""
+    found = outcomes([74, 108, 117], 8)
+    assert not any(outcome.refused for outcome in found)
+    check(found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
 def test_many_random_pipelines(world: int) -> None:
