@@ -40,12 +40,17 @@ def test_a_program_that_collects_nothing_goes_on_so() -> None:
     assert not gc.isenabled()
 
 
+def is_still(frozen: int) -> bool:
+    """Whether so many objects are frozen, but for some that nobody has any more."""
+    return 0.99 * frozen < gc.get_freeze_count() <= frozen
+
+
 def test_what_a_program_has_frozen_stays_so() -> None:
     gc.freeze()
     frozen = gc.get_freeze_count()
     with without_collections():
         made = [object()]
-    assert gc.get_freeze_count() == frozen
+    assert is_still(frozen)
     assert gc.isenabled()
     assert not is_in(made, OLDEST)
 
@@ -58,7 +63,7 @@ def test_quick_collections_leave_what_a_program_has_frozen() -> None:
     frozen = gc.get_freeze_count()
     with quick_collections():
         pass
-    assert gc.get_freeze_count() == frozen
+    assert is_still(frozen)
 
 
 def test_after_an_error_it_collects_again() -> None:
