@@ -76,9 +76,10 @@ class StageBounds:
         return dict(zip(parts, found, strict=True))
 
 
-def least_step(schedule: ScheduleName, stages: int, micro_batches: int) -> float:
+def least_step(schedule: ScheduleName, stages: int, micro_batches: int, chunks: int = 1) -> float:
     """The least that a step in closed form takes, in times of an average stage for one
-    micro-batch, if forwards take a third (``tests/stages/test_stage_limits.py``).
+    micro-batch, if forwards take a third (``tests/stages/test_stage_limits.py``); by the
+    interleaved schedule what one of equal parts takes.
 
     With more micro-batches than stages equal stages wait least: let s of S be the stage that a
     step is measured at, then with times t of stages it takes at least the sum of t_j before s,
@@ -87,6 +88,8 @@ def least_step(schedule: ScheduleName, stages: int, micro_batches: int) -> float
     micro-batches stages that differ may hide a part of the waits. By GPipe it takes the time of all
     stages and M - 1 times that of the slowest.
     """
+    if schedule == "interleaved":
+        return micro_batches + (stages - 1) / chunks
     if micro_batches > stages or schedule == "gpipe":
         return micro_batches + stages - 1
     fewer, more = sorted((stages - 1, micro_batches - 1))

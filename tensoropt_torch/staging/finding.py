@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Unpack, get_args
 
 from tensoropt_torch.batches import micro_batched
-from tensoropt_torch.checks import check_memory_limit
+from tensoropt_torch.checks import check_memory_limit, check_whole
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.measure import MeasureOptions, with_operators
 from tensoropt_torch.plan import StagedPlan, constraints_of, stage_pins_of
@@ -63,9 +63,10 @@ def find_stages(
 
     Args:
         model, args, kwargs: as for ``find_strategy``.
-        stages, micro_batches, schedule, chunks: as of ``StageOptions``. Without ``stages`` 1F1B and
-            GPipe are tried where no schedule is given, and without ``micro_batches`` powers of two
-            up to ``max_micro_batches``; else there is one, by 1F1B.
+        stages, micro_batches, schedule, chunks: as of ``StageOptions``. Without ``stages`` all
+            schedules are tried where none is given, the interleaved one with 2 and 4 chunks where
+            no other number is, and without ``micro_batches`` powers of two up to
+            ``max_micro_batches``; else there is one, by 1F1B.
         num_devices: of all stages together; by default the processes that run.
         memory_limit: bytes per device; what is found is simulated, and its peaks are within the
             limit (``PlanningOptions.memory``).
@@ -85,7 +86,7 @@ def find_stages(
             _check_searched(schedule, chunks)
             most = planning.max_micro_batches
             max_stages = MOST_STAGES if planning.max_stages == 1 else planning.max_stages
-            options: Any = SearchedStages.of(max_stages, micro_batches, most, schedule)
+            options: Any = SearchedStages.of(max_stages, micro_batches, most, schedule, chunks)
         else:
             options = StageOptions(
                 stages, 1 if micro_batches is None else micro_batches, schedule or "1f1b", chunks
@@ -154,10 +155,11 @@ def _check_dims(task: PlanningTask, micro_batches: int) -> None:
 def _check_searched(schedule: ScheduleName | None, chunks: int) -> None:
     if schedule is not None:
         check_choice("schedule", schedule, get_args(ScheduleName))
-    if schedule == "interleaved" or chunks != 1:
+    check_whole("chunks", chunks, least=1)
+    if chunks != 1 and schedule != "interleaved":
         raise TensorOptError(
-            f"schedule={schedule!r} with chunks={chunks} is for stages that are given; give "
-            "stages=, or leave these out"
+            f"chunks={chunks} with schedule={schedule!r}: stages have several chunks by "
+            "schedule='interleaved' alone; give that, or leave chunks= out"
         )
 
 

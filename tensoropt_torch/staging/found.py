@@ -72,7 +72,7 @@ class FoundInStages:
         if number not in self.planned:
             one = self.found.points[number]
             self.planned[number] = plan_stages(
-                self.task, one.options, self.num_devices, one.memory_bytes
+                self.task, one.options, self.num_devices, one.cap_bytes
             )
         return replace(
             self.planned[number],

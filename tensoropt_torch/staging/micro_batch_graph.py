@@ -59,7 +59,9 @@ class FoundPipeline:
     Attributes:
         stages, micro_batches: how many.
         cuts: before which calls of the graph of a micro-batch.
+        cap_bytes: what the strategies of parts are the fastest within, see ``StageOptions.cuts``.
         schedule: in which order stages run micro-batches.
+        chunks: of each stage.
     """
 
     memory_bytes: float
@@ -67,16 +69,23 @@ class FoundPipeline:
     stages: int
     micro_batches: int
     cuts: tuple[int, ...]
+    cap_bytes: float
     schedule: ScheduleName = "1f1b"
+    chunks: int = 1
 
     @property
     def options(self) -> StageOptions:
         """How the model is cut."""
-        return StageOptions(self.cuts, self.micro_batches, self.schedule)
+        return StageOptions(self.cuts, self.micro_batches, self.schedule, self.chunks)
 
 
 class MicroBatchGraph:
-    """Pipelines of the graph of one micro-batch, by 1F1B or ``under`` another schedule."""
+    """Pipelines of the graph of one micro-batch, by 1F1B or ``under`` another schedule.
+
+    Of the interleaved schedule each part of a stage takes as much memory as the others, and the
+    part that takes longest decides: what is found is simulated as all is, and others may be better.
+    ``stage`` is the number of a part there, of stages times chunks.
+    """
 
     def __init__(
         self,
@@ -96,16 +105,17 @@ class MicroBatchGraph:
         self._longer = self._spared = 1.0
         self._micro_batches = captured.micro_batches
         self._schedule: ScheduleName = "1f1b"
+        self._chunks = 1
         self._offered: dict[int, list[tuple[int, Interval]]] = {}
         self._transfers: dict[int, Transfers] = {}  # by the number of stages
         self.spaces = SpacesOfStages()
         pinned = cut_points(captured, task.stage_pins.begins)
         self.intervals = Intervals(captured, pinned)
 
-    def under(self, schedule: ScheduleName) -> MicroBatchGraph:
+    def under(self, schedule: ScheduleName, chunks: int = 1) -> MicroBatchGraph:
         """The same with another schedule, with ``guarantee`` for itself."""
         other = copy(self)
-        other._schedule, other._found = schedule, []
+        other._schedule, other._chunks, other._found = schedule, chunks, []
         other._longer = other._spared = 1.0
         return other
 
@@ -137,37 +147,65 @@ class MicroBatchGraph:
         offered = self.offered(stages)
         if not offered:
             return []
-        shape = _C.PipelineShape(
-            stages=stages,
-            micro_batches=self._micro_batches,
-            end=self._captured.num_calls,
-            schedule=self._schedule,
-            forward_share=FORWARD_SHARE,
-            memory_step=MEMORY_STEP,
-            pick_limits=self._pick_limits,
-        )
+        shape = self._shape(stages)
         frontiers = self._frontiers(offered, stages, shape, known)
         choices = [
-            self._choice(*at, stages, points) for at, points in zip(offered, frontiers, strict=True)
+            self._choice(*at, stages, self._composed(points, stages))
+            for at, points in zip(offered, frontiers, strict=True)
         ]
         found = []
         for composed in _C.compose_pipelines(choices, shape):
             if composed.memory_bytes > self._limit:
                 continue
-            chosen = [offered[stage.choice][1] for stage in composed.stages]
-            seconds = [frontiers[stage.choice][stage.point][1] for stage in composed.stages]
+            chosen = [offered[part.choice][1] for part in composed.stages]
+            memories, seconds = zip(
+                *(frontiers[part.choice][part.point] for part in composed.stages), strict=True
+            )
             step_s = self._simulated_s(chosen, seconds)
             self._longer = max(self._longer, step_s / composed.time_s)
-            cuts = tuple(interval.last for interval in chosen[:-1])
-            memory = composed.memory_bytes
             found.append(
-                FoundPipeline(memory, step_s, stages, self._micro_batches, cuts, self._schedule)
+                FoundPipeline(
+                    max(sum(memories[stage::stages]) for stage in range(stages)),
+                    step_s,
+                    stages,
+                    self._micro_batches,
+                    tuple(interval.last for interval in chosen[:-1]),
+                    composed.memory_bytes,
+                    self._schedule,
+                    self._chunks,
+                )
             )
         return found
 
+    def _shape(self, stages: int) -> _C.PipelineShape:
+        """Of what is composed. A step by the interleaved schedule, of S stages of V chunks each,
+        takes M V + S - 1 times a part where all take as long: as long as one by GPipe of as many
+        parts and (M - S) V + S micro-batches, whose closed form has the longest part and the way
+        through all as well."""
+        return _C.PipelineShape(
+            stages=stages * self._chunks,
+            micro_batches=self._composed_micro_batches(stages),
+            end=self._captured.num_calls,
+            schedule="gpipe" if self._schedule == "interleaved" else self._schedule,
+            forward_share=FORWARD_SHARE,
+            memory_step=MEMORY_STEP,
+            pick_limits=self._pick_limits,
+        )
+
+    def _composed(self, points: Points, stages: int) -> Points:
+        """Of a part, as it is composed: the memory of a stage whose parts all have as much, and
+        seconds of all the micro-batches that ``_shape`` has."""
+        longer = self._composed_micro_batches(stages) / self._micro_batches
+        return [(self._chunks * memory, longer * seconds) for memory, seconds in points]
+
+    def _composed_micro_batches(self, stages: int) -> int:
+        if self._schedule != "interleaved":
+            return self._micro_batches
+        return (self._micro_batches - stages) * self._chunks + stages
+
     def _simulated_s(self, chosen: Sequence[Interval], seconds: Sequence[float]) -> float:
-        """Of a step of stages that take so long for all micro-batches."""
-        stages = len(chosen)
+        """Of a step of parts that take so long for all micro-batches."""
+        stages = len(chosen) // self._chunks
         both = [time / self._micro_batches for time in seconds]
         sent = tuple(
             self.transfer_s(stage, one.sent_bytes, stages) / 2
@@ -179,15 +217,17 @@ class MicroBatchGraph:
             sent,
             sent,
         )
-        return timeline(schedules_of(self._schedule, stages, self._micro_batches), times).step_s
+        schedules = schedules_of(self._schedule, stages, self._micro_batches, self._chunks)
+        return timeline(schedules, times).step_s
 
     def offered(self, stages: int) -> list[tuple[int, Interval]]:
-        """Which each of so many stages may be; none if some cannot be any."""
-        if stages not in self._offered:
-            of_stages = self.intervals.of_stages(stages)
-            found = [(stage, one) for stage, several in enumerate(of_stages) for one in several]
-            self._offered[stages] = found if all(of_stages) else []
-        return self._offered[stages]
+        """Which each part of so many stages may be; none if some cannot be any."""
+        parts = stages * self._chunks
+        if parts not in self._offered:
+            of_parts = self.intervals.of_stages(parts)
+            found = [(part, one) for part, several in enumerate(of_parts) for one in several]
+            self._offered[parts] = found if all(of_parts) else []
+        return self._offered[parts]
 
     def bounds(self, stages: int, offered: Sequence[tuple[int, Interval]]) -> StageBounds:
         """What these cost at least."""
@@ -213,25 +253,23 @@ class MicroBatchGraph:
         if not known:
             uses = [Use.any() for _ in offered]
         else:
-            bounds = self.bounds(stages, offered)
-            if not self._may_pay(bounds, stages, known):
+            if not self.may_pay(stages, known):
                 return [[] for _ in offered]
-            uses = self._uses(bounds, spaces, offered, stages, shape, known)
+            uses = self._uses(spaces, offered, stages, shape, known)
         return [spaces.frontier(*at, use) for at, use in zip(offered, uses, strict=True)]
 
-    def _may_pay(self, bounds: StageBounds, stages: int, known: Points) -> bool:
+    def may_pay(self, stages: int, known: Points) -> bool:
         """Whether some pipeline may beat what is known. Its stages together have at most its
         memory times their number, of which what crosses cuts is more than the whole graph keeps of
         it, and take at most the time that a step of equal stages leaves them."""
-        least = least_step(self._schedule, stages, self._micro_batches)
+        least = least_step(self._schedule, stages, self._micro_batches, self._chunks)
         longer = stages * self._micro_batches / least
         whole = [(memory * stages, time * longer) for memory, time in known]
         picks = [limit * stages for limit in self._pick_limits]
-        return bounds.beats(whole, self._limit * stages, picks)
+        return self.bounds(stages, self.offered(stages)).beats(whole, self._limit * stages, picks)
 
     def _uses(
         self,
-        bounds: StageBounds,
         spaces: _StageSpaces,
         offered: Sequence[tuple[int, Interval]],
         stages: int,
@@ -241,8 +279,12 @@ class MicroBatchGraph:
         """What of each interval's frontier may be of use beside what is known."""
         few = [known[index] for index in thinned_indices(len(known), MOST_KNOWN)]
         memories = [memory for memory, _ in few]
-        lines = bounds.least(self._limit)
-        steps = [self._steps(lines[spaces.key(*at)], memories, *at, stages) for at in offered]
+        lines = self.bounds(stages, offered).least(self._limit)
+        of_parts = [memory / self._chunks for memory in memories]
+        steps = [
+            self._composed(self._steps(lines[spaces.key(*at)], of_parts, *at, stages), stages)
+            for at in offered
+        ]
         least = [self._choice(*at, stages, own) for at, own in zip(offered, steps, strict=True)]
         of_alike: dict[Hashable, list[float]] = {}
         for at, own in zip(offered, _C.longest_useful(least, shape, few), strict=True):
@@ -252,7 +294,11 @@ class MicroBatchGraph:
             Use.of(own, [0.0, *memories], of_alike[spaces.key(*at)], 1 + self._epsilon)
             for at, own in zip(offered, steps, strict=True)
         ]
-        return in_pipelines(offered, uses, stages)
+        longer = self._composed_micro_batches(stages) / self._micro_batches
+        return [
+            use.divided(self._chunks, longer)
+            for use in in_pipelines(offered, uses, stages * self._chunks)
+        ]
 
     def _steps(
         self,
@@ -296,7 +342,8 @@ class MicroBatchGraph:
         own = min(limit, self._limit) - held
         if own <= 0:
             return []
-        picks = [limit - held for limit in self._pick_limits if limit > held]
+        own_picks = [limit / self._chunks for limit in self._pick_limits]
+        picks = [limit - held for limit in own_picks if limit > held]
         result = space.search_in_flight(flight, self.search.options(own, picks))
         epsilon = self._epsilon if result.exact else math.inf
         self._found.append(
@@ -318,13 +365,23 @@ class MicroBatchGraph:
         return (1 + self._task.search.epsilon) * (1 + MEMORY_STEP) - 1
 
     @property
+    def micro_batches(self) -> int:
+        """How many a step has."""
+        return self._micro_batches
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether some stages begin where it is asked for."""
+        return bool(self._task.stage_pins.begins)
+
+    @property
     def search(self) -> SearchSettings:
         """How stages are searched."""
         return self._task.search
 
     def flight(self, stage: int, stages: int) -> int:
         """How many micro-batches are in flight in a stage."""
-        return _flights(self._schedule, stages, self._micro_batches)[stage]
+        return _flights(self._schedule, stages, self._micro_batches, self._chunks)[stage]
 
     def _stage_graph(self, interval: Interval) -> StageGraph:
         calls = self._captured.num_calls
@@ -351,7 +408,7 @@ class MicroBatchGraph:
         if stages not in self._transfers:
             self._transfers[stages] = Transfers(self._task, self._count, stages)
         share = self._share(sent_bytes, stages)
-        return 2 * self._transfers[stages].seconds(stage, share)
+        return 2 * self._transfers[stages].seconds(stage % stages, share)
 
     def held_bytes(self, stage: int, interval: Interval, stages: int) -> float:
         """What a device holds of what crosses the cuts of a stage."""
@@ -421,8 +478,11 @@ class _StageSpaces:
 
 
 @cache
-def _flights(schedule: ScheduleName, stages: int, micro_batches: int) -> tuple[int, ...]:
-    return tuple(in_flight(schedule, stage, stages, micro_batches) for stage in range(stages))
+def _flights(
+    schedule: ScheduleName, stages: int, micro_batches: int, chunks: int
+) -> tuple[int, ...]:
+    parts = range(stages * chunks)
+    return tuple(in_flight(schedule, part, stages, micro_batches, chunks) for part in parts)
 
 
 def _dim_of(value: object, rows: int) -> int | None:

@@ -12,6 +12,10 @@ that are alike, for the number of micro-batches that are in flight there
 (``micro_batch_graph.py``). These are composed (``csrc/pipeline/composition.h``): within a cap on
 memory every stage takes its fastest strategy, and what is left are the cuts.
 
+By the interleaved schedule, which waits less, stages have several chunks. Pipelines by it are
+composed as if all parts were alike and are told as they are simulated; what is proved of the
+frontier is of 1F1B and GPipe.
+
 What is known rules out the most. A number of stages and of micro-batches is left out if no
 pipeline of them can beat it; else the least memory and time of each interval say how long it may
 take in a pipeline that does (``csrc/pipeline/stage_limits.h``), so up to which memory it matters.
@@ -38,7 +42,9 @@ from tensoropt_torch.units import format_bytes
 
 log = get_logger(__name__)
 
-SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe")
+PROVED: tuple[ScheduleName, ...] = ("1f1b", "gpipe")
+SCHEDULES: tuple[ScheduleName, ...] = (*PROVED, "interleaved")
+CHUNKS = (2, 4)  # of each stage, by the interleaved schedule
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,8 @@ class Pipelines:
 
     Attributes:
         points: by ascending memory, none beaten.
-        guarantee: what holds for them together with what was known.
+        guarantee: what holds for them together with what was known, of pipelines by 1F1B and
+            GPipe.
     """
 
     points: tuple[FoundPipeline, ...]
@@ -62,11 +69,13 @@ class SearchedStages:
         max_stages: powers of two up to it are tried.
         micro_batches: the numbers of them that are tried.
         schedules: those that are tried, 1F1B first.
+        chunks: the numbers of them in each stage that are tried by the interleaved schedule.
     """
 
     max_stages: int
     micro_batches: tuple[int, ...]
     schedules: tuple[ScheduleName, ...] = SCHEDULES
+    chunks: tuple[int, ...] = CHUNKS
 
     def __post_init__(self) -> None:
         check_whole("max_stages", self.max_stages, least=2)
@@ -79,12 +88,13 @@ class SearchedStages:
         micro_batches: int | None,
         max_micro_batches: int,
         schedule: ScheduleName | None = None,
+        chunks: int = 1,
     ) -> SearchedStages:
         """With this number of micro-batches, or powers of two up to ``max_micro_batches``; with
-        this schedule, or any."""
+        this schedule, or any; with so many chunks, or with 1 any."""
         numbers = (1, *doubled(max_micro_batches)) if micro_batches is None else (micro_batches,)
         schedules = SCHEDULES if schedule is None else (schedule,)
-        return SearchedStages(max_stages, numbers, schedules)
+        return SearchedStages(max_stages, numbers, schedules, CHUNKS if chunks == 1 else (chunks,))
 
 
 def searched_options(
@@ -97,9 +107,12 @@ def searched_options(
     """
     found = pipelines(task, wanted, count, limit).points
     if not found:
+        only = ""
+        if wanted.schedules == ("interleaved",):
+            only = " by the interleaved schedule, which takes multiples of the number of stages"
         raise TensorOptError(
             f"no plan in up to {wanted.max_stages} stages on {count} devices, of "
-            f"{', '.join(map(str, wanted.micro_batches))} micro-batches, needs at most "
+            f"{', '.join(map(str, wanted.micro_batches))} micro-batches{only}, needs at most "
             f"{format_bytes(limit)} per device; set recompute=True, raise max_micro_batches or "
             "max_stages, use more devices, or give stages= to see what is in the way of one"
         )
@@ -140,13 +153,17 @@ def pipelines(
                 done(more=len(numbers))
                 continue
             graph = MicroBatchGraph(task, count, captured, memory_limit, pick_limits)
-            by_name = {name: graph.under(name) for name in wanted.schedules}
+            by_name = {name: graph.under(name) for name in wanted.schedules if name in PROVED}
             for stages in numbers:
                 done(f"{stages} stages, {micro_batches} micro-batches", more=0)
                 for name, under in by_name.items():
                     if name == "gpipe" and _is_gpipe_ruled_out(by_name.get("1f1b"), stages, beside):
                         continue
                     several = under.pipelines(stages, _unbeaten_points(beside))
+                    beside += [(one.memory_bytes, one.time_s) for one in several]
+                    found += several
+                if "interleaved" in wanted.schedules:
+                    several = _interleaved(graph, stages, wanted.chunks, beside)
                     beside += [(one.memory_bytes, one.time_s) for one in several]
                     found += several
                 done()
@@ -169,6 +186,23 @@ def _numbers(task: PlanningTask, most: int, count: int) -> list[int]:
             "divides them"
         )
     return numbers
+
+
+def _interleaved(
+    graph: MicroBatchGraph, stages: int, chunks: Sequence[int], beside: Points
+) -> list[FoundPipeline]:
+    """By the interleaved schedule, where its rounds of as many micro-batches as there are stages
+    are full. The more chunks, the less they wait: where most do not pay, none do."""
+    found: list[FoundPipeline] = []
+    if graph.micro_batches % stages or graph.is_pinned:
+        return found
+    of_chunks = [graph.under("interleaved", number) for number in sorted(chunks)]
+    of_chunks = [under for under in of_chunks if under.offered(stages)]
+    if of_chunks and of_chunks[-1].may_pay(stages, _unbeaten_points(beside)):
+        for under in of_chunks:
+            own = [(one.memory_bytes, one.time_s) for one in found]
+            found += under.pipelines(stages, _unbeaten_points([*beside, *own]))
+    return found
 
 
 def _is_gpipe_ruled_out(by_1f1b: MicroBatchGraph | None, stages: int, found: Points) -> bool:

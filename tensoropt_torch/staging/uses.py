@@ -33,6 +33,11 @@ class Use:
         """Of a stage that no pipeline of use has."""
         return Use((), 0.0)
 
+    def divided(self, memory: float, time: float) -> Use:
+        """With memories and times divided by these."""
+        others = tuple((num_bytes / memory, seconds / time) for num_bytes, seconds in self.others)
+        return Use(others, self.limit / memory)
+
     @staticmethod
     def of(least: Points, memories: Sequence[float], longest: Sequence[float], slack: float) -> Use:
         """Of a stage whose strategies are no better than ``least`` (``SupportingLines.steps``),

@@ -12,7 +12,7 @@ from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.staging.micro_batch_graph import MicroBatchGraph
-from tensoropt_torch.staging.search import SearchedStages, pipelines
+from tensoropt_torch.staging.search import PROVED, SearchedStages, pipelines
 from tests.stages.models import make
 
 DEVICES = 4
@@ -55,7 +55,7 @@ def test_no_strategy_of_a_stage_costs_less(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama", "transformer"])
 def test_what_known_strategies_rule_out_they_stand_for(name: str) -> None:
     task = task_of(name)
-    wanted = SearchedStages(4, (2, 4))
+    wanted = SearchedStages(4, (2, 4), PROVED)
     everything = pipelines(task, wanted, DEVICES)
     points = [(one.memory_bytes, one.time_s) for one in everything.points]
     within = (1 + everything.guarantee.epsilon) ** 2  # of both searches

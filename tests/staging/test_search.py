@@ -85,9 +85,9 @@ def test_it_finds_what_all_cuts_give(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama", "masked", "skips"])
 def test_what_is_found_is_planned_with_these_costs(name: str) -> None:
     task = task_of(name)
-    for found in pipelines(task, SearchedStages(2, (2,)), DEVICES).points[::7]:
-        options = StageOptions(found.cuts, found.micro_batches)
-        plan = plan_stages(task, options, DEVICES, found.memory_bytes)
+    for found in pipelines(task, SearchedStages(2, (2,), ("1f1b",)), DEVICES).points[::7]:
+        assert found.cap_bytes == found.memory_bytes
+        plan = plan_stages(task, found.options, DEVICES, found.cap_bytes)
         memory, time = costs(task, plan)
         assert memory <= found.memory_bytes * (1 + 1e-9)
         assert time == pytest.approx(found.time_s, rel=1e-6)
@@ -124,15 +124,32 @@ def test_without_stages_they_are_searched() -> None:
     assert (given.stages, given.micro_batches) == (2, 2)
 
 
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_interleaved_ones_are_searched(chunks: int) -> None:
+    """With 1 of any number of chunks."""
+    plan = find_stages(
+        example(),
+        cluster="cpu",
+        num_devices=DEVICES,
+        max_micro_batches=4,
+        schedule="interleaved",
+        chunks=chunks,
+    )
+    assert (plan.schedule, plan.chunks) == ("interleaved", 2)
+    assert plan.micro_batches % plan.stages == 0
+    assert len(plan.parts) == plan.stages * plan.chunks
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"max_stages": 0}, "max_stages = 0"),
         ({"stages": 2, "max_stages": 4}, "give it, or stages="),
         ({"micro_batches": 0}, "micro_batches = 0"),
-        ({"schedule": "interleaved"}, "is for stages that are given"),
+        ({"schedule": "interleaved"}, "by the interleaved schedule, which takes multiples of"),
         ({"schedule": "fast"}, "schedule='fast' is not known"),
-        ({"chunks": 2}, "is for stages that are given"),
+        ({"chunks": 2}, "stages have several chunks by schedule='interleaved' alone"),
+        ({"chunks": 0, "schedule": "interleaved"}, "chunks = 0"),
         ({"memory_limit": 1e3}, "no plan in up to 8 stages on 4 devices"),
         ({"stages": 2, "max_micro_batches": 4}, "give micro_batches="),
         ({"compiled": True}, "compiled= is not for plans in stages"),
