@@ -55,6 +55,7 @@ from tensoropt_torch.frontend.passes.out_arguments import make_out_calls_functio
 from tensoropt_torch.frontend.passes.recurrent import take_gates, write_out_states
 from tensoropt_torch.frontend.passes.regions import inline_regions
 from tensoropt_torch.frontend.passes.returned_constants import copy_returned_constants
+from tensoropt_torch.frontend.passes.row_positions import row_positions_to_gathers
 from tensoropt_torch.frontend.passes.sections import make_sections
 from tensoropt_torch.frontend.passes.sparse_gradients import make_gradients_dense
 from tensoropt_torch.frontend.passes.transposed import take_weights_as_they_are
@@ -76,6 +77,7 @@ PASSES: tuple[Pass, ...] = (
     views_to_reshapes,
     eliminate_dead_code,
     indices_to_views,
+    row_positions_to_gathers,
     drop_true_operands,
     drop_plain_masks,
     group_repeated_heads,
