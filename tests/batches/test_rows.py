@@ -59,6 +59,39 @@ def test_recurrent_layers(kind: str, batch_first: bool, given: bool) -> None:
         assert_equal_to_whole(Case(model, (numbers(ROWS, STEPS, WIDTH),)), 2)
 
 
+class Bags(nn.Module):
+    """Words of each row, put together."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.words = nn.EmbeddingBag(12, WIDTH, **options)
+
+    def forward(self, words: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+        """(rows, steps) and as many factors to a number."""
+        weighted = self.words.mode == "sum"
+        return self.words(words, None, factors if weighted else None).exp().mean()
+
+
+@pytest.mark.parametrize("padding", [None, 3])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_rows(mode: str, padding: int | None) -> None:
+    torch.manual_seed(1)
+    model = Bags(mode=mode, padding_idx=padding).double()
+    args = positions(12, ROWS, STEPS), numbers(ROWS, STEPS)
+    assert_equal_to_whole(Case(model, args), 4)
+
+
+def test_bags_of_any_size_are_refused() -> None:
+    class Ragged(Bags):
+        def forward(self, words: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
+            """(n) words, and where the bags of rows begin, to a number."""
+            return self.words(words, begins).exp().mean()
+
+    args = positions(12, ROWS), torch.arange(ROWS)
+    with pytest.raises(TensorOptError, match=r"\(aten.embedding_bag"):
+        micro_batched(capture(Ragged(mode="mean"), args), 2)
+
+
 class Layer(nn.Module):
     """Features of each step, a vector of its own, and what a test does with them."""
 
@@ -149,9 +182,9 @@ def first_rows(h: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("body", "more", "where"),
     [
-        (sums_of_classes, (positions(5, ROWS, STEPS),), "index_add"),
-        (by_number, (), "mul"),
-        (first_rows, (), "index"),
+        (sums_of_classes, (positions(5, ROWS, STEPS),), "index_add.*with rows of several"),
+        (by_number, (), "mul.* '.+', which is made for all 8 rows of the batch, .*; at File"),
+        (first_rows, (), "index.* computes with rows of several"),
     ],
 )
 def test_what_counts_rows_of_the_whole_batch_is_refused(

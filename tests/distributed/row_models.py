@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class Texts(nn.Module):
-    """The last state of each text, what is pooled of it, the token at its end
+    """The last state of each text, what is pooled of it, the token at its end, its bag of words
     and how much of it there is of each kind, together into one of five classes."""
 
     def __init__(self) -> None:
@@ -18,7 +18,8 @@ class Texts(nn.Module):
         self.backwards = nn.GRU(8, 8)
         self.plain = nn.RNN(8, 8, batch_first=True)
         self.query = nn.Parameter(torch.randn(8))
-        self.head = nn.Linear(40 + 4, 5)
+        self.words = nn.EmbeddingBag(12, 8, mode="mean")
+        self.head = nn.Linear(48 + 4, 5)
 
     def forward(self, tokens: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """(n, t) tokens and (n) classes -> the loss."""
@@ -31,5 +32,5 @@ class Texts(nn.Module):
         at_end = hidden[torch.arange(rows, device=tokens.device), tokens.argmax(-1)]
         kinds = torch.zeros(rows, 4, dtype=x.dtype).scatter_add(1, tokens % 4, hidden.mean(-1))
         hidden = hidden.gather(1, hidden.detach().argsort(dim=1))
-        summary = [last[-1], first[-1], pooled, at_end, kinds, hidden[:, -1]]
+        summary = [last[-1], first[-1], pooled, at_end, kinds, hidden[:, -1], self.words(tokens)]
         return F.cross_entropy(self.head(torch.cat(summary, -1)), target)

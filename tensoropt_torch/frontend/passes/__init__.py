@@ -14,6 +14,7 @@ from tensoropt_torch.frontend.passes.attention import (
     group_repeated_heads,
     indices_to_views,
 )
+from tensoropt_torch.frontend.passes.bags import bags_to_rows
 from tensoropt_torch.frontend.passes.cleanup import (
     drop_empty_parts,
     drop_idle_dropouts,
@@ -78,6 +79,7 @@ PASSES: tuple[Pass, ...] = (
     eliminate_dead_code,
     indices_to_views,
     row_positions_to_gathers,
+    bags_to_rows,
     drop_true_operands,
     drop_plain_masks,
     group_repeated_heads,
