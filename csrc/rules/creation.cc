@@ -1,5 +1,5 @@
-// Operators that make tensors: of nothing, which every device does whole, or of
-// the shape or type of another tensor.
+// Operators that make tensors: of nothing, or of the shape or type of another
+// tensor. What differs by place, as positions do, every device makes whole.
 
 #include <string_view>
 
@@ -14,10 +14,27 @@ Rule whole_rule(const Graph& graph, const Node& node) {
   return RuleBuilder(graph, node).take();
 }
 
-Rule random_rule(const Graph& graph, const Node& node) {
+// Alike in all entries, or drawn for each: any part can be made by itself, of
+// its own size.
+Rule sized_rule(const Graph& graph, const Node& node, bool random) {
   RuleBuilder rule(graph, node);
-  rule.random();
+  rule.broadcast();
+  if (random) rule.random();
   return rule.take();
+}
+
+LocalForm sized_local(const Graph&, const Node&, const LocalContext& context) {
+  LocalForm form;
+  form.arguments.push_back({"size", Literal(context.output_shapes[0])});
+  return form;
+}
+
+void add_sized(Registry& registry, std::string_view target, bool random) {
+  registry.add(str_format("aten.{}", target),
+               {[random](const Graph& graph, const Node& node) {
+                  return sized_rule(graph, node, random);
+                },
+                sized_local});
 }
 
 // Of the shape of an operand that is not read: zeros are the sum of zeros.
@@ -60,18 +77,11 @@ Rule new_rule(const Graph& graph, const Node& node, bool zeros) {
   return rule.take();
 }
 
-LocalForm new_local(const Graph&, const Node&, const LocalContext& context) {
-  LocalForm form;
-  form.arguments.push_back({"size", Literal(context.output_shapes[0])});
-  return form;
-}
-
 // E.g. zeros, zeros_like and new_zeros.
 void add_filled(Registry& registry, std::string_view name) {
   const bool zeros = name == "zeros";
-  registry.add(str_format("aten.{}.{}", name,
-                          name == "empty" ? "memory_format" : "default"),
-               {whole_rule, {}});
+  const char* overload = name == "empty" ? "memory_format" : "default";
+  add_sized(registry, str_format("{}.{}", name, overload), false);
   registry.add(str_format("aten.{}_like.default", name),
                {[zeros](const Graph& graph, const Node& node) {
                   return like_rule(graph, node, zeros);
@@ -81,7 +91,7 @@ void add_filled(Registry& registry, std::string_view name) {
                {[zeros](const Graph& graph, const Node& node) {
                   return new_rule(graph, node, zeros);
                 },
-                new_local});
+                sized_local});
 }
 
 }  // namespace
@@ -101,7 +111,7 @@ void register_creation(Registry& registry) {
   }
   for (const char* target :
        {"rand.default", "randn.default", "randint.default", "randint.low"}) {
-    registry.add(str_format("aten.{}", target), {random_rule, {}});
+    add_sized(registry, target, true);
   }
 }
 

@@ -129,7 +129,7 @@ LocalForm linear_sections_local(const Graph& graph, const Node& node,
 }
 
 // Binds the batch dims of a product: those left of the matrix dims, aligned at
-// the right as they broadcast.
+// the right as they broadcast. Vectors have none.
 void bind_batch(RuleBuilder& rule, int a, int b, int num_batch) {
   const auto& out = rule.output_shape(0);
   for (int dim = 0; dim < num_batch; ++dim) {
@@ -158,7 +158,7 @@ void bind_product(RuleBuilder& rule, int a, int b) {
   const int n_dim = out_dim;
   if (left_rank > 1) --out_dim;
   const int m_dim = out_dim;
-  if (left_rank > 1 && right_rank > 1) bind_batch(rule, a, b, m_dim);
+  bind_batch(rule, a, b, m_dim);
   if (left_rank > 1) {
     m = rule.factor("m", left[left_rank - 2]);
     rule.bind_operand(a, left_rank - 2, m);

@@ -9,6 +9,11 @@
 // the table is the result: modes 0 (sum) and 1 (mean) have that, and row_offset
 // is -1 if the table is whole. The other three outputs are empty. Autograd sees
 // the ATen calls inside.
+//
+// tensoropt::embedding_bag_rows(weight, indices, per_sample_weights, mode,
+//                               padding_idx, row_offset) -> Tensor
+//
+// The same of bags that are the rows of `indices` [b, t], and all of these.
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
@@ -79,7 +84,7 @@ Bags part_of_bags(const at::Tensor& indices, const at::Tensor& offsets,
 at::Tensor rows_of_shard(const at::Tensor& weight, const Bags& bags,
                          std::int64_t mode, std::int64_t row_offset) {
   TORCH_CHECK_VALUE(mode == kSum || mode == kMean,
-                    "embedding_bag_shard: a table split by rows needs mode 0 "
+                    "bags of a table that is split by rows: it needs mode 0 "
                     "(sum) or 1 (mean), got ",
                     mode);
   const at::Tensor rows = bags.indices - row_offset;
@@ -94,6 +99,17 @@ at::Tensor rows_of_shard(const at::Tensor& weight, const Bags& bags,
   return (sums / sizes.unsqueeze(1)).to(sums.scalar_type());
 }
 
+at::Tensor result_of(const at::Tensor& weight, const Bags& bags,
+                     std::int64_t mode, std::int64_t padding_idx,
+                     std::int64_t row_offset) {
+  if (row_offset >= 0) return rows_of_shard(weight, bags, mode, row_offset);
+  std::optional<std::int64_t> padding;
+  if (padding_idx >= 0) padding = padding_idx;
+  return std::get<0>(at::embedding_bag(
+      weight, bags.indices, bags.begins, /*scale_grad_by_freq=*/false, mode,
+      /*sparse=*/false, bags.weights, /*include_last_offset=*/false, padding));
+}
+
 Outputs embedding_bag_shard(const at::Tensor& weight, const at::Tensor& indices,
                             const at::Tensor& offsets, const Weights& weights,
                             std::int64_t mode, bool include_last_offset,
@@ -103,15 +119,26 @@ Outputs embedding_bag_shard(const at::Tensor& weight, const at::Tensor& indices,
       include_last_offset ? offsets.slice(0, 0, -1) : offsets;
   const Bags bags = part_of_bags(indices, begins, weights, first_bag, num_bags);
   const at::Tensor none = at::empty({0}, indices.options());
-  if (row_offset >= 0) {
-    return {rows_of_shard(weight, bags, mode, row_offset), none, none, none};
-  }
-  std::optional<std::int64_t> padding;
-  if (padding_idx >= 0) padding = padding_idx;
-  const at::Tensor result = std::get<0>(at::embedding_bag(
-      weight, bags.indices, bags.begins, /*scale_grad_by_freq=*/false, mode,
-      /*sparse=*/false, bags.weights, /*include_last_offset=*/false, padding));
-  return {result, none, none, none};
+  return {result_of(weight, bags, mode, padding_idx, row_offset), none, none,
+          none};
+}
+
+at::Tensor embedding_bag_rows(const at::Tensor& weight,
+                              const at::Tensor& indices, const Weights& weights,
+                              std::int64_t mode, std::int64_t padding_idx,
+                              std::int64_t row_offset) {
+  TORCH_CHECK_VALUE(
+      indices.dim() == 2 && (!weights || weights->sizes() == indices.sizes()),
+      "bags that are rows need indices [bags, indices of each], "
+      "and weights of that shape, got indices of ",
+      indices.sizes());
+  Bags bags;
+  bags.indices = indices.reshape(-1);
+  bags.begins =
+      at::arange(indices.size(0), indices.options()) * indices.size(1);
+  bags.ends = bags.begins + indices.size(1);
+  if (weights) bags.weights = weights->reshape(-1);
+  return result_of(weight, bags, mode, padding_idx, row_offset);
 }
 
 }  // namespace
@@ -123,6 +150,11 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "int padding_idx, int row_offset, int first_bag, int num_bags) -> "
       "(Tensor, Tensor, Tensor, Tensor)",
       embedding_bag_shard);
+  library.def(
+      "embedding_bag_rows(Tensor weight, Tensor indices, "
+      "Tensor? per_sample_weights, int mode, int padding_idx, "
+      "int row_offset=-1) -> Tensor",
+      embedding_bag_rows);
   library.def(
       "_bag_bounds(Tensor offsets, int first, int last, int num_indices) -> "
       "(int, int)");

@@ -15,7 +15,7 @@ from tensoropt_torch.batches.refusals import refusal
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.frontend.lowering import operator_name, tensor_operands
-from tensoropt_torch.frontend.passes.nodes import target_name, value_of
+from tensoropt_torch.frontend.passes.nodes import source_line, target_name, value_of
 from tensoropt_torch.frontend.python_calls import binding_of_node, is_python_call, proof_of
 from tensoropt_torch.space.local_form import LocalForm
 from tensoropt_torch.space.search_space import unpriced_space
@@ -167,6 +167,15 @@ class SplitRows:
                 "it gives for all rows is not known to be the sum of what it gives for some",
                 "leave it out, or register a rule by which its rows can be split (register_rule)",
             )
+        of_all = next((operand for operand in operands if self._is_of_all_rows(operand)), None)
+        if of_all is not None:
+            return refusal(
+                self._count,
+                f"op '{operator_name(node)}' ({node.target}) computes with '{of_all.name}', which "
+                f"is made for all {self._rows} rows of the batch, and differs between them"
+                f"{source_line(node)}",
+                "give it to the model as an input, of which each micro-batch gets its rows",
+            )
         states = ", ".join(
             f"{operand.name}: {' or '.join(_words(layout) for layout in self.layouts(operand))}"
             for operand in operands
@@ -178,6 +187,12 @@ class SplitRows:
             "compute it row by row (GroupNorm or LayerNorm for BatchNorm, a loss that is a sum "
             "or a mean over rows)",
         )
+
+    def _is_of_all_rows(self, node: fx.Node) -> bool:
+        """Whether a value of the graph alone, such as numbers of rows, is likely of all rows."""
+        if node not in self.of_data or self.layouts(node) != [WHOLE]:
+            return False
+        return self._rows in value_of(node).shape
 
 
 def _words(layout: str) -> str:

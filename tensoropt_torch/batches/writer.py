@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tensoropt_torch.batches.lowered import lowered
 from tensoropt_torch.batches.refusals import refusal
@@ -138,7 +140,7 @@ class MicroBatchWriter:
             tensors = target_operands(node, form.operands, operands)
             new = self._write(node, operator_named(form.target), (*tensors, *form.extra), {})
         else:
-            device = node.kwargs.get("device") or value_of(operands[0]).device
+            device = node.kwargs.get("device") or value_of(operands[0] if operands else node).device
             args, kwargs = local_arguments(node, form.arguments, operands, device)  # type: ignore[arg-type]
             new = self._write(node, node.target, args, kwargs)
         if form.scale != 1:
@@ -153,7 +155,11 @@ class MicroBatchWriter:
         kwargs: Mapping[str, Any],
     ) -> fx.Node:
         node = self._graph.call_function(target, args, dict(kwargs))
-        node.meta = {**like.meta, "val": self._results.of(target, args, kwargs)}
+        # What is made of nothing would be real, and draw.
+        whole = like.meta["val"]
+        mode = whole.fake_mode if isinstance(whole, FakeTensor) else nullcontext()
+        with nullcontext() if node.all_input_nodes else mode:
+            node.meta = {**like.meta, "val": self._results.of(target, args, kwargs)}
         return node
 
     def _graph_of_totals(self) -> tuple[fx.GraphModule | None, tuple[int, ...]]:

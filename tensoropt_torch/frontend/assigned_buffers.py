@@ -58,7 +58,8 @@ class AssignedBuffers:
             raise TensorOptError(
                 f"the forward pass of {type(self._model).__name__} changes buffer '{name}' from "
                 f"{old.dtype} {tuple(old.shape)} to {new.dtype} {tuple(new.shape)}; "
-                "a buffer has to keep its size and dtype"
+                "a buffer has to keep its size and dtype. If its first call does that alone, call "
+                "the model once before planning, on the kind of input that it is trained with"
             )
 
     def _check_other_names(self, name: str, old: torch.Tensor, new: torch.Tensor) -> None:

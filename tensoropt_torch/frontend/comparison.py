@@ -157,6 +157,8 @@ class _Pair:
         captured, form = self._captured, self._captured.form
         args, kwargs = pytree.tree_unflatten(self._inputs(), self._spec)
         name = type(self._model).__name__
+        # Those that forward fills where there was none hold what is always the same.
+        own = dict(self._model.named_buffers(remove_duplicate=False))
         try:
             with self._running(), _without_hooks(self.parameters):
                 with called_in(captured.context):
@@ -165,7 +167,8 @@ class _Pair:
                     kept = kept_of(output, targets, form.loss_fn, captured.context, name)
                 outputs = [*pytree.tree_leaves(kept), *self._written()]
                 buffers = dict(self._model.named_buffers(remove_duplicate=False))
-                return self._results(outputs, self._named, (args, kwargs), buffers)
+                kept_buffers = {n: buffer for n, buffer in buffers.items() if n in own}
+                return self._results(outputs, self._named, (args, kwargs), kept_buffers)
         finally:
             self._before.restore()
 

@@ -78,7 +78,10 @@ class Bench:
     def _plan(self) -> None:
         lowering = self._graph.lowering
         rules = lowering.rules
-        self._space = unpriced_space(lowering, self.sizes, split_spatial=True)
+        # What is made of nothing is whole in plans, and in parts in micro-batches.
+        self._space = unpriced_space(
+            lowering, self.sizes, split_spatial=True, idle_configs=not self.operands
+        )
         if str(self.op_call.overload) not in rules.targets():
             raise TensorOptError(
                 f"operator {self.op_call.overload} has no rule; give it one with register_rule"

@@ -22,13 +22,15 @@ _steps: Any = None  # the hook of steps, of which there is one
 def watch_norms_of_stages() -> None:
     """From now on, in this process, norms of all gradients, and whether ``GradScaler`` finds one
     that is infinite, are of all stages; optimizers that look at all gradients at once raise
-    TensorOptError. Of gradients of a stage they are collective, over all ranks of the job."""
+    TensorOptError. Of gradients of a stage they are collective, over all ranks of the job. Where
+    a stage has no gradients none are clipped by value, which PyTorch refuses."""
     global _steps
     if _steps is None:
         _steps = register_optimizer_step_pre_hook(_before_step)
     clipping: Any = torch.nn.utils.clip_grad
     for module, name in ((clipping, "_get_total_norm"), (torch.nn.utils, "get_total_norm")):
         _watch(module, name, _of_all_stages)
+    _watch(clipping, "_group_tensors_by_device_and_dtype", _of_some)
     _watch(torch.amp.GradScaler, "_unscale_grads_", _agreeing)
 
 
@@ -70,6 +72,16 @@ def _of_all_stages(total_norm: Any) -> Any:
         return DTensor.from_local(norm, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
     return of_all
+
+
+def _of_some(grouped: Any) -> Any:
+    @functools.wraps(grouped)
+    def of_some(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if stage_groups() is not None and not any(tensors):
+            return {}
+        return grouped(tensors, *args, **kwargs)
+
+    return of_some
 
 
 def _nothing(mesh: DeviceMesh) -> DTensor:

@@ -28,6 +28,7 @@ IN_ONE = (
     "lstm",
     "gru",
     "vgg",
+    "texts",
 )
 TOLERANCE = 1e-10
 

@@ -289,6 +289,14 @@ def tables() -> Case:
     return Case(Tables(), (rows_of(ROWS, 2),))
 
 
+def texts() -> Case:
+    from tests.distributed.row_models import Texts
+
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(0, 12, (8, 6), generator=generator)
+    return Case(Texts(), (tokens, torch.randint(0, 5, (8,), generator=generator)))
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "gpt": gpt,
     "gpt_tied": lambda: gpt(tie=True),
@@ -315,6 +323,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "sorted_experts": sorted_experts,
     "routed_experts": routed_experts,
     "tables": tables,
+    "texts": texts,
 }
 
 # Those of several layers with one.

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import clip_grad_value_
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
@@ -169,6 +170,24 @@ def freezing(module: nn.Module, cases: list[Case]) -> Iterator[tuple[str, Any]]:
         optimizer.step()
 
 
+def clipped_values(module: nn.Module, cases: list[Case]) -> Iterator[tuple[str, Any]]:
+    """Gradients are clipped by value, with a function of PyTorch that was imported before; all of
+    the last layers, so of a stage, are frozen, and then trained."""
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    for number, case in enumerate(cases):
+        for parameter in module.get_submodule("up").parameters():
+            parameter.requires_grad_(number >= BATCHES // 2)
+        for parameter in module.get_submodule("head").parameters():
+            parameter.requires_grad_(number >= BATCHES // 2)
+        optimizer.zero_grad()
+        loss = module(*case.args)
+        loss.backward()
+        clip_grad_value_(module.parameters(), 1e-3)
+        yield f"norm {number}", nn.utils.clip_grad_norm_(module.parameters(), 1e-2)
+        optimizer.step()
+        yield f"loss {number}", loss
+
+
 def checkpointed(module: nn.Module, cases: list[Case]) -> Iterator[tuple[str, Any]]:
     """Inside of a checkpoint of PyTorch, from the first call on."""
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
@@ -183,6 +202,7 @@ def checkpointed(module: nn.Module, cases: list[Case]) -> Iterator[tuple[str, An
 LOOPS: dict[str, Loop] = {
     "checkpointed": checkpointed,
     "freezing": freezing,
+    "clipped values": clipped_values,
     "few": few,
     "half": half,
     "own losses": own_losses,

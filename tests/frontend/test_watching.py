@@ -13,6 +13,7 @@ from torch import nn
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.frontend.comparison import differences
 from tensoropt_torch.frontend.watching import Place, image_of
 
 OUTSIDE: dict[str, torch.Tensor] = {}
@@ -193,6 +194,58 @@ def test_what_is_carried_from_call_to_call_is_refused(what: str, words: str) -> 
         capture(model, (torch.ones(3, 4),))
     assert attributes(model) == before
     OUTSIDE.clear()
+
+
+class Fills(nn.Module):
+    """Its first call puts something into a buffer that is None, or makes the buffer."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.linear, self.what = nn.Linear(4, 4), what
+        self.register_buffer("table", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h: torch.Tensor = self.linear(x)
+        if self.what == "makes" and "made" not in self._buffers:
+            self.register_buffer("made", x.detach().mean(0), persistent=False)
+        if self.table is None:
+            self.table = torch.rand(4) if self.what == "drawn" else torch.arange(4.0)
+            if self.what == "of the input":
+                self.table = x.detach().mean(0)
+        if self.what == "changes":
+            self.table.add_(1)
+        made: torch.Tensor = self._buffers.get("made", self.table)
+        return (h * self.table * made).square().mean()
+
+
+@pytest.mark.parametrize("what", ["drawn", "of the input", "changes", "makes"])
+def test_buffers_that_the_first_call_fills_with_something_else_are_refused(what: str) -> None:
+    model, x = Fills(what), torch.randn(3, 4)
+    name = "made" if what == "makes" else "table"
+    with pytest.raises(TensorOptError, match=rf"fills buffer .*'{name}'.* Call the model once"):
+        capture(model, (x,))
+    assert dict(model._buffers) == {"table": None} and not model._non_persistent_buffers_set
+    model(x)
+    capture(model, (x,))
+
+
+def test_buffers_that_are_filled_with_what_is_always_the_same_are_left_alone() -> None:
+    model, x = Fills("constant"), torch.randn(3, 4)
+    captured = capture(model, (x,))
+    assert dict(model._buffers) == {"table": None}
+    assert differences(model, captured, (x,)) == []
+    assert dict(model._buffers) == {"table": None}
+
+
+def test_a_table_of_random_numbers_that_is_made_once_is_refused() -> None:
+    class Draws(Layer):
+        def makes_mask(self, h: torch.Tensor) -> torch.Tensor:
+            if self.mask is None:
+                self.mask = torch.rand(4)
+            return h * self.mask
+
+    with pytest.raises(TensorOptError, match="reads and changes attribute 'mask'"):
+        capture(Draws("makes_mask"), (torch.ones(3, 4),))
 
 
 def test_writes_are_outputs_and_the_model_is_as_before() -> None:

@@ -19,6 +19,10 @@ def constant_cases() -> Iterator[Case]:
     yield Case("aten.logspace.default", (0, 1, 12))
     yield Case("aten.tril_indices.default", (4, 6))
     yield Case("aten.triu_indices.default", (4, 6))
+
+
+def sized_cases() -> Iterator[Case]:
+    """Made of nothing, each part by itself."""
     yield Case("aten.zeros.default", ([12, 4],))
     yield Case("aten.ones.default", ([12, 4],))
     yield Case("aten.full.default", ([12, 4], 2.5))
@@ -82,5 +86,6 @@ def random_cases() -> Iterator[Case]:
 
 def creation_cases() -> Iterator[Case]:
     yield from constant_cases()
+    yield from sized_cases()
     yield from filled_cases()
     yield from random_cases()

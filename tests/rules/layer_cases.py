@@ -123,11 +123,22 @@ def bag_cases() -> Iterator[Case]:
         yield Case(old, (*args, False), name=name, used=1)
         yield Case(target, (*args, False, None), name=name, used=1)
         yield Case(target, (*args, False, 3), name=f"{name}, padding", used=1)
+        yield Case(target, (*args, False, -2), name=f"{name}, padding from the end", used=1)
         last = (table, indices, torch.cat([offsets, torch.tensor([30])]), *args[3:])
         yield Case(target, (*last, True, None), name=f"{name}, last offset", used=1)
     weighted = (table, indices, offsets, False, 0, False, real(30))
     yield Case(target, (*weighted, False, None), name="weights", used=1)
     yield Case(target, (*args, False, None), name="all outputs")
+    yield from bags_of_rows_cases()
+
+
+def bags_of_rows_cases() -> Iterator[Case]:
+    target = "tensoropt.embedding_bag_rows.default"
+    table, indices = real(24, 12), integers(24, 12, 4)
+    for mode, name in enumerate(("sum", "mean", "max")):
+        yield Case(target, (table, indices, None, mode, -1), name=name)
+        yield Case(target, (table, indices, None, mode, 3), name=f"{name}, padding")
+    yield Case(target, (table, indices, real(12, 4), 0, -1), name="weights")
 
 
 def normalization_cases() -> Iterator[Case]:

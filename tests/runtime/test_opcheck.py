@@ -150,6 +150,11 @@ def look_ups(group: str) -> dict[str, list[Case]]:
             Case((*bags, None, 0, False, -1, 4, 1, 2), WITHOUT_AOT),
             Case((*bags, normal(10), 0, False, -1, 4, 1, 2), WITHOUT_AOT),
         ],
+        "embedding_bag_rows": [
+            Case((normal(4, 3), ids(8, 5, 2), None, 0, -1, 4), WITHOUT_AOT),
+            Case((normal(8, 3), ids(8, 5, 2), normal(5, 2), 0, -1), WITHOUT_AOT),
+            Case((normal(8, 3), ids(8, 5, 2), None, 2, 3), WITHOUT_AOT),
+        ],
         "_bag_bounds": [Case((torch.tensor([0, 3, 5]), 0, 2, 8), SCHEMA)],
     }
 

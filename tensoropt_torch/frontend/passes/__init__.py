@@ -14,6 +14,7 @@ from tensoropt_torch.frontend.passes.attention import (
     group_repeated_heads,
     indices_to_views,
 )
+from tensoropt_torch.frontend.passes.bags import bags_to_rows
 from tensoropt_torch.frontend.passes.cleanup import (
     drop_empty_parts,
     drop_idle_dropouts,
@@ -55,6 +56,7 @@ from tensoropt_torch.frontend.passes.out_arguments import make_out_calls_functio
 from tensoropt_torch.frontend.passes.recurrent import take_gates, write_out_states
 from tensoropt_torch.frontend.passes.regions import inline_regions
 from tensoropt_torch.frontend.passes.returned_constants import copy_returned_constants
+from tensoropt_torch.frontend.passes.row_positions import row_positions_to_gathers
 from tensoropt_torch.frontend.passes.sections import make_sections
 from tensoropt_torch.frontend.passes.sparse_gradients import make_gradients_dense
 from tensoropt_torch.frontend.passes.transposed import take_weights_as_they_are
@@ -76,6 +78,8 @@ PASSES: tuple[Pass, ...] = (
     views_to_reshapes,
     eliminate_dead_code,
     indices_to_views,
+    row_positions_to_gathers,
+    bags_to_rows,
     drop_true_operands,
     drop_plain_masks,
     group_repeated_heads,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from tensoropt_torch.frontend.passes.constants import ConstantValues, stored
+from tensoropt_torch.frontend.passes.constants import ConstantValues, along, stored
 from tensoropt_torch.frontend.passes.nodes import (
     add_call,
     argument,
@@ -134,7 +134,7 @@ def _compares_positions(values: ConstantValues, mask: fx.Node) -> bool:
     if rows != columns:
         return False
     keys, queries = operands if keys_first else reversed(operands)
-    along_row, along_column = _along(keys, -1, columns), _along(queries, -2, rows)
+    along_row, along_column = along(keys, -1, columns), along(queries, -2, rows)
     if along_row is None or along_column is None or not bool((along_row.diff() >= 0).all()):
         return False
 
@@ -143,18 +143,6 @@ def _compares_positions(values: ConstantValues, mask: fx.Node) -> bool:
 
     diagonal, above = shown(along_row, along_column), shown(along_row[1:], along_column[:-1])
     return bool(diagonal.all()) and not bool(above.any())
-
-
-def _along(value: torch.Tensor | None, dim: int, size: int) -> torch.Tensor | None:
-    """The elements along a dim, ``[size]``, if a tensor changes along no other one."""
-    if value is None or value.dim() < -dim or value.shape[dim] != size:
-        return None
-    for other in range(value.dim()):
-        if other != value.dim() + dim:
-            if value.shape[other] > 1 and value.stride(other) != 0:
-                return None
-            value = value.narrow(other, 0, 1)
-    return value.flatten()
 
 
 def _is_true(mask: torch.Tensor) -> bool:

@@ -135,6 +135,18 @@ def stored(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous()
 
 
+def along(value: torch.Tensor | None, dim: int, size: int) -> torch.Tensor | None:
+    """The elements along a dim, ``[size]``, if a tensor changes along no other one."""
+    if value is None or value.dim() < -dim or value.shape[dim] != size:
+        return None
+    for other in range(value.dim()):
+        if other != value.dim() + dim:
+            if value.shape[other] > 1 and value.stride(other) != 0:
+                return None
+            value = value.narrow(other, 0, 1)
+    return value.flatten()
+
+
 def fold_constants(graph: fx.Graph) -> None:
     """Replace what is computed from constants alone by placeholders of its value.
 

@@ -24,6 +24,7 @@ from tensoropt_torch.frontend.watching.attribute_uses import (
     changed_values,
     owners_of,
 )
+from tensoropt_torch.frontend.watching.filled_buffers import FilledBuffers, refuse_filled
 from tensoropt_torch.frontend.watching.images import ATOMS, MISSING, Image
 from tensoropt_torch.frontend.watching.leaks import LeakedTensors
 from tensoropt_torch.frontend.watching.lifting import Lifted
@@ -113,13 +114,14 @@ class ForwardWatch:
         self._twice = False
         self._model = type(model).__name__
         self._carried: dict[Place, Any] = {}
+        self._filled: dict[Place, Image] = {}
         self.attributes = Attributes()
 
     @property
     def needs_second_pass(self) -> bool:
-        """Whether attributes were read and then written, so that a second pass has to show that
-        it does the same as the first."""
-        return bool(self._carried)
+        """Whether attributes were read and then written, or empty buffers filled, so that a second
+        pass has to show that it does the same as the first."""
+        return bool(self._carried or self._filled)
 
     def traced(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What the forward pass returns; if it puts something into attributes the pair of that
@@ -168,7 +170,7 @@ class ForwardWatch:
             self._twice = False
 
     def _run(self, forward: Callable[[], Any]) -> Any:
-        state = _State.of(self._owners)
+        state, buffers = _State.of(self._owners), FilledBuffers(self._owners)
         try:
             log = AccessLog()
             with (
@@ -181,8 +183,10 @@ class ForwardWatch:
             images = self._images()
             changed = list(changed_values(state.images, images))
             values = {place: self._value(place) for place, *_ in changed}
+            self._filled = buffers.images()
         finally:
             state.restore(self._owners)
+            buffers.restore()
         reads = self._reads(log)
         self._check_iterators(reads)
         # What is the same object was changed in place, so somebody has read it.
@@ -196,19 +200,24 @@ class ForwardWatch:
         return (result, tensors) if outputs else result
 
     def _run_twice(self, forward: Callable[[], Any]) -> Any:
-        state = _State.of(self._owners)
+        state, buffers = _State.of(self._owners), FilledBuffers(self._owners)
         try:
             graph = _traced_graph()
             start = 0 if graph is None else len(graph.nodes)
             forward()
             middle, images = 0 if graph is None else len(graph.nodes), self._images()
+            filled = buffers.images()
             result = forward()
             again = {place for place, *_ in changed_values(images, self._images())}
+            refilled = [place for place, *_ in changed_values(filled, buffers.images())]
         finally:
             state.restore(self._owners)
+            buffers.restore()
         self._refuse(place for place in self._carried if place in again)
+        refuse_filled(self._model, refilled)
         nodes = [] if graph is None else list(graph.nodes)
         if graph is None or _calls(nodes, start, middle) != _calls(nodes, middle, len(nodes)):
+            refuse_filled(self._model, self._filled)
             self._refuse(self._carried)
         return result
 
@@ -275,11 +284,13 @@ def _traced_graph() -> fx.Graph | None:
 
 
 def _calls(nodes: Sequence[fx.Node], start: int, end: int) -> list[str]:
-    """The calls of a stretch of a graph that depend on something from outside."""
+    """The calls of a stretch of a graph that depend on something from outside, or draw."""
     depends: set[fx.Node] = set()
     found = []
     for number, node in enumerate(nodes):
-        if node.op != "call_function" or any(used in depends for used in node.all_input_nodes):
+        is_call, tags = node.op == "call_function", getattr(node.target, "tags", ())
+        draws = torch.Tag.nondeterministic_seeded in tags
+        if not is_call or draws or any(used in depends for used in node.all_input_nodes):
             depends.add(node)
             if start <= number < end and node.op == "call_function":
                 literals = fx.map_arg((node.args, node.kwargs), lambda used: "tensor")

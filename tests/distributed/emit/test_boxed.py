@@ -119,6 +119,7 @@ def train_case(job: tuple[str, torch.dtype, bool]) -> tuple[str, int]:
 OTHERWISE = {
     "lstm": "no step",
     "gru": "no step",
+    "texts": "no step",
     "routed_experts": "no step",
     "experts": "depends on values",
     "sorted_experts": "depends on values",

@@ -58,7 +58,7 @@ FUSED = [
 ]
 RECURRENT = [
     (count, Job(model, torch.float64, points=8, randoms=12))
-    for model, count in [("lstm", 4), ("gru", 2), ("lstm", 2), ("gru", 4)]
+    for model, count in [("lstm", 4), ("gru", 2), ("lstm", 2), ("gru", 4), ("texts", 2)]
 ]
 ODD_SIZES = [
     (count, Job(model, torch.float64, points=8, randoms=16))
@@ -144,6 +144,8 @@ MICRO_BATCHES = [
 ] + [
     (2, Job("gpt", torch.float64, points=8, randoms=12, micro_batches=2, inputs="sharded")),
     (4, Job("gpt", torch.float64, points=8, randoms=12, micro_batches=2, inputs="sharded")),
+    (2, Job("texts", torch.float64, points=8, randoms=12, micro_batches=2)),
+    (2, Job("texts", torch.float64, points=8, randoms=12, micro_batches=4, inputs="sharded")),
     (2, Job("mixed", torch.float64, points=8, randoms=12, micro_batches=2, tolerance=1e-4)),
     (4, Job("odd_257_tied", torch.float64, points=8, randoms=16, micro_batches=2)),
     (3, Job("odd_1009", torch.float64, points=8, randoms=16, micro_batches=4, recompute=True)),
@@ -198,6 +200,7 @@ FEW = [
     MICRO_BATCHES[0],
     MICRO_BATCHES[-1],
     MICRO_BATCHES[-4],
+    MICRO_BATCHES[-6],
     FULL_SPACE[0],
     BASELINES[0],
 ]

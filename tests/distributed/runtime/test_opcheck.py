@@ -78,6 +78,7 @@ def samples(group: str) -> dict[str, tuple[Any, ...]]:
         "cross_entropy_sharded": (real(4, 6), classes, None, 1, -100, 0.1, group),
         "cross_entropy_vocab": (real(4, 6), classes, 1, -100, 0.0, 6, 0, group, group),
         "ctc_losses": (speech, torch.randint(1, 4, (2, 3)), *lengths, 0, False),
+        "embedding_bag_rows": (real(6, 5), torch.tensor([[3, 0], [2, 3]]), None, 1, -1, 0),
         "embedding_bag_shard": (real(6, 5), *bags, None, 0, False, -1, 0, 0, 3),
         "embedding_shard": (real(6, 5), ids, 0, 2, 0),
         "exchange_gates": (real(1, 4, 2, 3), group),

@@ -1,0 +1,62 @@
+"""Buffers that a forward pass fills where there was none (``register_buffer("table", None)``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.watching.attribute_uses import Owner, Place
+from tensoropt_torch.frontend.watching.images import Image, image_of
+
+
+class FilledBuffers:
+    """Which buffers are filled from now on; ``restore`` empties them again.
+
+    ::
+
+        filled = FilledBuffers(owners)
+        model(x)
+        filled.images()  # of the buffers that are new
+        filled.restore()
+    """
+
+    def __init__(self, owners: Sequence[Owner]) -> None:
+        self._empty = [
+            (owner, dict(owner.module._buffers), set(owner.module._non_persistent_buffers_set))
+            for owner in owners
+        ]
+
+    def images(self) -> dict[Place, Image]:
+        """What the new ones are, which tells whether they change."""
+        return {
+            owner.place(name): image_of(value)
+            for owner, before, _ in self._empty
+            for name, value in owner.module._buffers.items()
+            if isinstance(value, torch.Tensor) and before.get(name) is None
+        }
+
+    def restore(self) -> None:
+        """The modules have the buffers that they had, and the same tensors in the others."""
+        for owner, before, passing in self._empty:
+            module: nn.Module = owner.module
+            for name in [n for n in module._buffers if before.get(n) is None]:
+                if name in before:
+                    module._buffers[name] = None
+                else:
+                    del module._buffers[name]
+            module._non_persistent_buffers_set &= passing | set(module._buffers)
+
+
+def refuse_filled(model: str, places: Iterable[Place]) -> None:
+    """Raises TensorOptError if there are any: later calls do something else."""
+    names = ", ".join(f"'{place}'" for place in places)
+    if names:
+        raise TensorOptError(
+            f"the forward pass of {model} fills buffer {names}, which was None, so that its first "
+            "call computes something else than later ones; a captured graph would compute the "
+            "same in every call. Call the model once before planning, on the kind of input that "
+            "it is trained with, or make the buffer when the model is made"
+        )
