@@ -143,7 +143,7 @@ class MicroBatchGraph:
         return True
 
     def pipelines(self, stages: int, known: Points = ()) -> list[FoundPipeline]:
-        """Of so many stages, but for what a known strategy stands for."""
+        """Of so many stages, but for what a known strategy stands for; where they ``may_pay``."""
         offered = self.offered(stages)
         if not offered:
             return []
@@ -253,20 +253,21 @@ class MicroBatchGraph:
         if not known:
             uses = [Use.any() for _ in offered]
         else:
-            if not self.may_pay(stages, known):
-                return [[] for _ in offered]
             uses = self._uses(spaces, offered, stages, shape, known)
         return [spaces.frontier(*at, use) for at, use in zip(offered, uses, strict=True)]
 
     def may_pay(self, stages: int, known: Points) -> bool:
-        """Whether some pipeline may beat what is known. Its stages together have at most its
-        memory times their number, of which what crosses cuts is more than the whole graph keeps of
-        it, and take at most the time that a step of equal stages leaves them."""
+        """Whether there may be a pipeline that beats what is known. Its stages together have at
+        most its memory times their number, of which what crosses cuts is more than the whole graph
+        keeps of it, and take at most the time that a step of equal stages leaves them."""
+        offered = self.offered(stages)
+        if not offered or not known:
+            return bool(offered)
         least = least_step(self._schedule, stages, self._micro_batches, self._chunks)
         longer = stages * self._micro_batches / least
         whole = [(memory * stages, time * longer) for memory, time in known]
         picks = [limit * stages for limit in self._pick_limits]
-        return self.bounds(stages, self.offered(stages)).beats(whole, self._limit * stages, picks)
+        return self.bounds(stages, offered).beats(whole, self._limit * stages, picks)
 
     def _uses(
         self,

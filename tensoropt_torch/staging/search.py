@@ -12,9 +12,9 @@ that are alike, for the number of micro-batches that are in flight there
 (``micro_batch_graph.py``). These are composed (``csrc/pipeline/composition.h``): within a cap on
 memory every stage takes its fastest strategy, and what is left are the cuts.
 
-By the interleaved schedule, which waits less, stages have several chunks. Pipelines by it are
-composed as if all parts were alike and are told as they are simulated; what is proved of the
-frontier is of 1F1B and GPipe.
+By the interleaved schedule, which waits less, stages have several chunks. It is searched where
+others of as many stages and micro-batches pay. Pipelines by it are composed as if all parts were
+alike and are told as they are simulated; what is proved of the frontier is of 1F1B and GPipe.
 
 What is known rules out the most. A number of stages and of micro-batches is left out if no
 pipeline of them can beat it; else the least memory and time of each interval say how long it may
@@ -156,13 +156,18 @@ def pipelines(
             by_name = {name: graph.under(name) for name in wanted.schedules if name in PROVED}
             for stages in numbers:
                 done(f"{stages} stages, {micro_batches} micro-batches", more=0)
+                is_taken = not by_name
                 for name, under in by_name.items():
                     if name == "gpipe" and _is_gpipe_ruled_out(by_name.get("1f1b"), stages, beside):
                         continue
-                    several = under.pipelines(stages, _unbeaten_points(beside))
+                    known = _unbeaten_points(beside)
+                    if not under.may_pay(stages, known):
+                        continue
+                    several = under.pipelines(stages, known)
+                    is_taken = is_taken or bool(several)
                     beside += [(one.memory_bytes, one.time_s) for one in several]
                     found += several
-                if "interleaved" in wanted.schedules:
+                if is_taken and "interleaved" in wanted.schedules:
                     several = _interleaved(graph, stages, wanted.chunks, beside)
                     beside += [(one.memory_bytes, one.time_s) for one in several]
                     found += several
@@ -192,16 +197,16 @@ def _interleaved(
     graph: MicroBatchGraph, stages: int, chunks: Sequence[int], beside: Points
 ) -> list[FoundPipeline]:
     """By the interleaved schedule, where its rounds of as many micro-batches as there are stages
-    are full. The more chunks, the less they wait: where most do not pay, none do."""
+    are full."""
     found: list[FoundPipeline] = []
     if graph.micro_batches % stages or graph.is_pinned:
         return found
-    of_chunks = [graph.under("interleaved", number) for number in sorted(chunks)]
-    of_chunks = [under for under in of_chunks if under.offered(stages)]
-    if of_chunks and of_chunks[-1].may_pay(stages, _unbeaten_points(beside)):
-        for under in of_chunks:
-            own = [(one.memory_bytes, one.time_s) for one in found]
-            found += under.pipelines(stages, _unbeaten_points([*beside, *own]))
+    for number in chunks:
+        under = graph.under("interleaved", number)
+        own = [(one.memory_bytes, one.time_s) for one in found]
+        known = _unbeaten_points([*beside, *own])
+        if under.may_pay(stages, known):
+            found += under.pipelines(stages, known)
     return found
 
 
