@@ -59,7 +59,7 @@ class FoundPipeline:
     Attributes:
         stages, micro_batches: how many.
         cuts: before which calls of the graph of a micro-batch.
-        cap_bytes: what the strategies of parts are the fastest within, see ``StageOptions.cuts``.
+        cap_bytes: of a device; each of its chunks has the fastest strategy within an equal share.
         schedule: in which order stages run micro-batches.
         chunks: of each stage.
     """
@@ -195,8 +195,11 @@ class MicroBatchGraph:
     def _composed(self, points: Points, stages: int) -> Points:
         """Of a part, as it is composed: the memory of a stage whose parts all have as much, and
         seconds of all the micro-batches that ``_shape`` has."""
-        longer = self._composed_micro_batches(stages) / self._micro_batches
-        return [(self._chunks * memory, longer * seconds) for memory, seconds in points]
+        more = self._more_micro_batches(stages)
+        return [(self._chunks * memory, more * seconds) for memory, seconds in points]
+
+    def _more_micro_batches(self, stages: int) -> float:
+        return self._composed_micro_batches(stages) / self._micro_batches
 
     def _composed_micro_batches(self, stages: int) -> int:
         if self._schedule != "interleaved":
@@ -295,11 +298,8 @@ class MicroBatchGraph:
             Use.of(own, [0.0, *memories], of_alike[spaces.key(*at)], 1 + self._epsilon)
             for at, own in zip(offered, steps, strict=True)
         ]
-        longer = self._composed_micro_batches(stages) / self._micro_batches
-        return [
-            use.divided(self._chunks, longer)
-            for use in in_pipelines(offered, uses, stages * self._chunks)
-        ]
+        several = in_pipelines(offered, uses, stages * self._chunks)
+        return [use.divided(self._chunks, self._more_micro_batches(stages)) for use in several]
 
     def _steps(
         self,
