@@ -16,8 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from tensoropt_torch.batches.lowered import lowered
 from tensoropt_torch.batches.refusals import refusal
 from tensoropt_torch.batches.value_rows import PENDING, WHOLE, Layouts, SplitRows
+from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, Source
-from tensoropt_torch.frontend.lowering import tensor_operands
+from tensoropt_torch.frontend.lowering import operator_name, tensor_operands
 from tensoropt_torch.frontend.micro_batching import Join, MicroBatching
 from tensoropt_torch.frontend.passes.known_results import KnownResults
 from tensoropt_torch.frontend.passes.nodes import value_of
@@ -119,8 +120,23 @@ class MicroBatchWriter:
                     if number not in choice.totals:
                         needed.setdefault(operand, {})[(choice.operands[number],)] = None
         for node in nodes:
-            for layouts in needed.get(node, ()):
+            several = needed.get(node, {})
+            if len(several) > 1 and any(self._draws(node, layouts) for layouts in several):
+                raise self._drawn_twice(node)
+            for layouts in several:
                 yield node, layouts
+
+    def _draws(self, node: fx.Node, layouts: Layouts) -> bool:
+        config = self._rows.choices[node][layouts].config
+        return config is not None and self._rows.form(node, config).random
+
+    def _drawn_twice(self, node: fx.Node) -> TensorOptError:
+        return refusal(
+            self._count,
+            f"op '{operator_name(node)}' ({node.target}) draws random numbers of which a "
+            "micro-batch needs those of its own rows and those of all rows, which would be others",
+            "compute with them row by row alone, or give them as an input",
+        )
 
     def _call(self, node: fx.Node, layouts: Layouts) -> None:
         choice = self._rows.choices[node][layouts]

@@ -11,11 +11,16 @@ from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.checks import check_memory_limit, check_whole
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.measure import MeasureOptions, with_operators
-from tensoropt_torch.plan import StagedPlan, constraints_of, stage_pins_of
+from tensoropt_torch.plan import StagedPlan, StagePins, constraints_of, stage_pins_of
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.stage_schedules import ScheduleName
-from tensoropt_torch.runtime.agreement import from_first_rank, is_distributed, on_all_ranks
+from tensoropt_torch.runtime.agreement import (
+    agree_or_raise,
+    from_first_rank,
+    is_distributed,
+    on_all_ranks,
+)
 from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.simulate import SURE_SHARE
 from tensoropt_torch.staging.by_peaks import plan_by_peaks
@@ -83,7 +88,7 @@ def find_stages(
         _check_planning(planning, is_searched=stages is None)
         max_stages = planning.max_stages
         if stages is None:
-            _check_searched(schedule, chunks)
+            _check_searched(schedule, chunks, stage_pins_of(planning.pin))
             most = planning.max_micro_batches
             max_stages = MOST_STAGES if planning.max_stages == 1 else planning.max_stages
             options: Any = SearchedStages.of(max_stages, micro_batches, most, schedule, chunks)
@@ -97,6 +102,11 @@ def find_stages(
         return example_of(model, args, kwargs, keywords), planning, options
 
     example, planning, options = on_all_ranks(asked)
+    words = (
+        f"{options}, num_devices={num_devices}, measure={planning.measure}, "
+        f"measuring={planning.measuring}"
+    )
+    agree_or_raise("stages that are asked for", words, "give the same options on every rank")
     task = captured_task(example, planning)
     on_all_ranks(lambda: _check_dims(task, 1 if micro_batches is None else micro_batches))
     count = device_count(task, num_devices)
@@ -113,11 +123,12 @@ def _measured(
     measuring: MeasureOptions,
 ) -> PlanningTask:
     """With operators as they are measured in micro-batches, on all devices. Collective."""
-    whole = task
+    # A micro-batch may have fewer rows than the job has devices.
+    whole = replace(task, inputs="replicated", whole_inputs=(), input_dims=())
     if isinstance(options, StageOptions) and options.micro_batches > 1:
         number, deferred = options.micro_batches, options.schedule == "gpipe"
         split = partial(micro_batched, task.captured, number, task.whole_inputs, deferred=deferred)
-        whole = replace(task, captured=on_all_ranks(split))
+        whole = replace(whole, captured=on_all_ranks(split))
     found = with_operators(whole, count, device_of_group(), measuring)
     return replace(task, operators=found.operators, measured_on=found.measured_on)
 
@@ -152,10 +163,15 @@ def _check_dims(task: PlanningTask, micro_batches: int) -> None:
         )
 
 
-def _check_searched(schedule: ScheduleName | None, chunks: int) -> None:
+def _check_searched(schedule: ScheduleName | None, chunks: int, pins: StagePins) -> None:
     if schedule is not None:
         check_choice("schedule", schedule, get_args(ScheduleName))
     check_whole("chunks", chunks, least=1)
+    if schedule == "interleaved" and pins.begins:
+        raise TensorOptError(
+            f"{pins}: interleaved stages are searched without pinned modules; give stages=, the "
+            "modules that all chunks but the first begin with, and chunks="
+        )
     if chunks != 1 and schedule != "interleaved":
         raise TensorOptError(
             f"chunks={chunks} with schedule={schedule!r}: stages have several chunks by "

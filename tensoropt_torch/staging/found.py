@@ -68,7 +68,8 @@ class FoundInStages:
         return one.stages, one.micro_batches
 
     def plan(self, number: int, frontier: Points, guarantee: Guarantee) -> StagedPlan:
-        """See ``FrontierPart``. Each stage has the fastest strategy in the point's memory."""
+        """See ``FrontierPart``. Each part has the fastest strategy within its share of the point's
+        ``cap_bytes``."""
         if number not in self.planned:
             one = self.found.points[number]
             self.planned[number] = plan_stages(

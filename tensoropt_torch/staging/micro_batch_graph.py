@@ -283,7 +283,7 @@ class MicroBatchGraph:
         """What of each interval's frontier may be of use beside what is known."""
         few = [known[index] for index in thinned_indices(len(known), MOST_KNOWN)]
         memories = [memory for memory, _ in few]
-        lines = self.bounds(stages, offered).least(self._limit)
+        lines = self.bounds(stages, offered).least(self._limit / self._chunks)
         of_parts = [memory / self._chunks for memory in memories]
         steps = [
             self._composed(self._steps(lines[spaces.key(*at)], of_parts, *at, stages), stages)
@@ -340,11 +340,11 @@ class MicroBatchGraph:
     ) -> Points:
         """The frontier of a space with so many micro-batches in flight, up to a limit, of a stage
         that holds so many bytes besides."""
-        own = min(limit, self._limit) - held
+        own = min(limit, self._limit / self._chunks) - held
         if own <= 0:
             return []
-        own_picks = [limit / self._chunks for limit in self._pick_limits]
-        picks = [limit - held for limit in own_picks if limit > held]
+        picks = [pick / self._chunks - held for pick in self._pick_limits]
+        picks = [pick for pick in picks if pick > 0]
         result = space.search_in_flight(flight, self.search.options(own, picks))
         epsilon = self._epsilon if result.exact else math.inf
         self._found.append(

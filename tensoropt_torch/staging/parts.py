@@ -1,7 +1,8 @@
 """Plans of a model in stages: where it is cut, and the strategy of each part.
 
 Stages have equally many devices. What crosses a cut has one layout on both sides: the rows of
-the batch are shared out, where the part before gives them so, else every device has all of it.
+the batch are shared out along the outermost axes that divide them (``RowShares``), where the part
+before gives them so, else every device has all of it.
 """
 
 from __future__ import annotations

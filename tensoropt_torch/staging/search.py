@@ -160,10 +160,10 @@ def pipelines(
                 for name, under in by_name.items():
                     if name == "gpipe" and _is_gpipe_ruled_out(by_name.get("1f1b"), stages, beside):
                         continue
-                    known = _unbeaten_points(beside)
-                    if not under.may_pay(stages, known):
+                    so_far = _unbeaten_points(beside)
+                    if not under.may_pay(stages, so_far):
                         continue
-                    several = under.pipelines(stages, known)
+                    several = under.pipelines(stages, so_far)
                     is_taken = is_taken or bool(several)
                     beside += [(one.memory_bytes, one.time_s) for one in several]
                     found += several

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,11 +16,11 @@ from tensoropt_torch.stages import StageGraph
 
 @dataclass(frozen=True)
 class _Link:
-    """Between two stages: seconds of a message, and of a byte that each device sends."""
+    """That of a unit of a level, over which so many devices send."""
 
-    latency_s: float
-    byte_s: float
     level: int
+    latency_s: float
+    byte_s: float  # of a byte from each of them
 
 
 class Transfers:
@@ -37,9 +39,10 @@ class Transfers:
     def __init__(self, task: PlanningTask, count: int, stages: int) -> None:
         settings = task.settings(count)
         devices = count // stages
-        self._links = [_link(task, devices, stage, stages) for stage in range(stages)]
+        self._links = [_links(task, devices, stage, stages) for stage in range(stages)]
         self._measured = collective_times(settings) if settings.measured else None
-        self._axes = [_measured_axis(settings, link.level) for link in self._links]
+        outermost = (min(link.level for link in links) for links in self._links)
+        self._axes = [_measured_axis(settings, level) for level in outermost]
 
     def seconds(self, stage: int, num_bytes: float) -> float:
         """Of bytes that each device of a stage sends to the next; the last one sends to the first
@@ -47,8 +50,7 @@ class Transfers:
         axis = self._axes[stage]
         if self._measured is not None and axis is not None:
             return float(self._measured.time_s(_C.Collective.BROADCAST, 1 << axis, num_bytes))
-        link = self._links[stage]
-        return link.latency_s + num_bytes * link.byte_s
+        return max(link.latency_s + num_bytes * link.byte_s for link in self._links[stage])
 
     def of_graph(self, stage: int, graph: StageGraph, shares: Sequence[int]) -> tuple[float, float]:
         """Of what a stage sends in a micro-batch, and of the gradients that come back. Of each
@@ -61,17 +63,25 @@ class Transfers:
         return self.seconds(stage, values), self.seconds(stage, gradients)
 
 
-def _link(task: PlanningTask, devices: int, stage: int, stages: int) -> _Link:
-    first, next_first = stage * devices, (stage + 1) % stages * devices
+def _links(task: PlanningTask, devices: int, stage: int, stages: int) -> list[_Link]:
+    """Over which devices of the stage send. What a device sends leaves the unit that it is in, of
+    the outermost level at which it and the receiver are in different ones."""
     levels = task.cluster.levels
-    inside = 1  # devices of one unit of the level
-    for index in reversed(range(len(levels))):
-        unit = inside * levels[index].count
-        if first // unit == next_first // unit or index == 0:
-            level, senders = levels[index], min(devices, inside)
-            return _Link(level.latency_s, senders / level.bandwidth_bytes_per_s, index)
-        inside = unit
-    raise AssertionError("a cluster has a level")
+    sizes = [
+        math.prod(level.count for level in levels[index + 1 :]) for index in range(len(levels))
+    ]
+    ahead = ((stage + 1) % stages - stage) * devices
+    senders: Counter[tuple[int, int]] = Counter()
+    for device in range(stage * devices, (stage + 1) * devices):
+        index = next(i for i, n in enumerate(sizes) if device // n != (device + ahead) // n)
+        senders[index, device // sizes[index]] += 1
+    of_level = {
+        index: max(n for (i, _), n in senders.items() if i == index) for index, _ in senders
+    }
+    return [
+        _Link(index, levels[index].latency_s, number / levels[index].bandwidth_bytes_per_s)
+        for index, number in of_level.items()
+    ]
 
 
 def _measured_axis(settings: Settings, level: int) -> int | None:

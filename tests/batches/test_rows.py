@@ -242,6 +242,35 @@ def kept_at_random(h: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return h.gather(1, kept.unsqueeze(-1).expand(-1, -1, WIDTH)).cumsum(1)
 
 
+class Masked(nn.Module):
+    """A mean over entries that are kept at random: of a mask of ones it is that of all."""
+
+    def __init__(self, draw: Callable[[], torch.Tensor]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, dtype=torch.float64))
+        self.draw = draw
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = self.draw()
+        return (x * self.weight * kept).sum() / kept.sum()
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: (torch.rand(8, 8, dtype=torch.float64) > 0.5).double(),
+        lambda: torch.bernoulli(torch.full((8, 8), 0.5, dtype=torch.float64)),
+        lambda: nn.functional.dropout(torch.ones(8, 8, dtype=torch.float64)),
+        lambda: torch.randint(2, (8, 8)).double(),
+    ],
+)
+def test_numbers_that_are_drawn_are_not_drawn_twice(draw: Callable[[], torch.Tensor]) -> None:
+    """Those of the rows of a micro-batch would be others than those of all rows."""
+    captured = capture(Masked(draw), (torch.ones(8, 8, dtype=torch.float64),))
+    with pytest.raises(TensorOptError, match="draws random numbers of which a micro-batch needs"):
+        micro_batched(captured, 4)
+
+
 def test_random_numbers_of_rows_are_drawn_for_the_rows_of_the_micro_batch() -> None:
     case, (x,) = layer(kept_at_random), layer(kept_at_random).args
     torch.manual_seed(7)

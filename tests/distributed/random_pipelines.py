@@ -57,12 +57,14 @@ Known = Mapping[int, Mapping[str, np.ndarray[Any, Any]]]  # results, by seed
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one pipeline: ``refused`` says why there is none, ``errors`` what differs."""
+    """Of one pipeline: ``refused`` says why there is none, ``errors`` what differs; there are so
+    many different ``shares`` of the rows of a micro-batch."""
 
     seed: int
     pipeline: str
     refused: str = ""
     errors: tuple[str, ...] = ()
+    shares: int = 1
 
     def __str__(self) -> str:
         return "\n  ".join([f"seed {self.seed}: {self.pipeline} {self.refused}", *self.errors])
@@ -150,7 +152,8 @@ def _compared(seed: int, known: Mapping[str, np.ndarray[Any, Any]] | None) -> Ou
     else:
         expected = {name: torch.from_numpy(values) for name, values in known.items()}
     tolerance = pipeline.tolerance or 1e-8
-    return Outcome(seed, text, errors=tuple(differences(got, expected, tolerance)))
+    wrong = tuple(differences(got, expected, tolerance))
+    return Outcome(seed, text, errors=wrong, shares=plan.parts[0].plan.settings.num_shares)
 
 
 def _results(pipeline: Pipeline, module: nn.Module, case: Case) -> dict[str, torch.Tensor]:

@@ -251,6 +251,9 @@ def refused(_: Any = None) -> dict[str, str]:
             lambda: find_stages(case.model, case.args, measure=False, stages=2, chunks=2)
         ),
         "devices": of(lambda: find_stages(case.model, case.args, measure=False, stages=3)),
+        "other options": of(
+            lambda: find_stages(case.model, case.args, measure=dist.get_rank() == 0, stages=2)
+        ),
         "save": of(lambda: save(state_of_optimizer(), "nowhere.pt")),
         "whole_model": of(lambda: whole_model(parallel)),
         "other inputs": of(lambda: parallel(x + dist.get_rank(), y)),

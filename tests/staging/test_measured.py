@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -33,27 +32,34 @@ def described(plan: StagedPlan) -> list[tuple[int, int, str]]:
 def planned(_: object) -> dict[str, Any]:
     batch = torch.ones(8, 16), torch.zeros(8, 16)
     given: dict[str, Any] = {"loss_fn": F.mse_loss, "targets": batch[1:]}
-    one = model()
+    one: Any = model()
     plan = find_stages(one, batch[:1], stages=["2"], micro_batches=2, measuring=MEASURING, **given)
+    # Two rows in each micro-batch, which four devices cannot share.
+    four = {"stages": ["2"], "micro_batches": 4, "inputs": "sharded"}
+    shared = find_stages(one, batch[:1], measuring=MEASURING, **four, **given)
+    numbers = {"max_stages": 2, "max_micro_batches": 4}
+    searched = find_stages(one, batch[:1], measuring=MEASURING, **numbers, **given)
     parallel = parallelize(model(), plan, batch[:1], **given)
     loss = parallel(*batch)
     loss.backward()
-    picked = find_strategy(
-        *(one, batch[:1]), max_stages=2, max_micro_batches=2, measuring=MEASURING, **given
+    picked = find_strategy(one, batch[:1], measuring=MEASURING, **numbers, **given)
+    validated = find_strategy(
+        one, batch[:1], measuring=MEASURING, validate=2, measure=True, **numbers, **given
     )
     expected = F.mse_loss(one(batch[0]), batch[1])
     return {
         "stages": described(plan),
         "sent": plan.sent_s,
         "loss": (float(loss), float(expected)),
-        "picked": type(picked).__name__,
-        "ranks": dist.get_world_size(),
+        "picked": [type(one).__name__ for one in (picked, validated)],
+        "shared": described(shared),
+        "searched": described(searched),
     }
 
 
 def test_both_functions_measure() -> None:
     first, *others = run_ranks(4, f"{HERE}:planned", None, 240)
-    for sets, operators, source in first["stages"]:
+    for sets, operators, source in first["stages"] + first["shared"] + first["searched"]:
         assert sets == 1  # of two devices in a stage
         assert operators > 0
         assert source == "measured on the running job"
@@ -61,6 +67,6 @@ def test_both_functions_measure() -> None:
     assert values_s > 0
     assert gradients_s > 0
     assert abs(first["loss"][0] - first["loss"][1]) < 1e-6
-    assert first["picked"] in ("Plan", "StagedPlan")
+    assert {*first["picked"]} <= {"Plan", "StagedPlan"}
     for other in others:
         assert {**other, "loss": first["loss"]} == first

@@ -148,6 +148,10 @@ def test_interleaved_ones_are_searched(chunks: int) -> None:
         ({"micro_batches": 0}, "micro_batches = 0"),
         ({"schedule": "interleaved"}, "by the interleaved schedule, which takes multiples of"),
         ({"schedule": "fast"}, "schedule='fast' is not known"),
+        (
+            {"schedule": "interleaved", "pin": {"layers.1": "stage"}, "max_stages": 2},
+            "interleaved stages are searched without pinned modules",
+        ),
         ({"chunks": 2}, "stages have several chunks by schedule='interleaved' alone"),
         ({"chunks": 0, "schedule": "interleaved"}, "chunks = 0"),
         ({"memory_limit": 1e3}, "no plan in up to 8 stages on 4 devices"),

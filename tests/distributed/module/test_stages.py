@@ -82,6 +82,7 @@ def test_states_have_each_tensor_that_later_stages_share_once(cuts: list[str]) -
 
 
 WORDS = {
+    "other options": "the stages that are asked for differs between ranks",
     "other calls": "the ranks call the module differently: rank 0 with training mode",
     "compile": "runs steps as CUDA graphs, and the device is 'cpu'",
     "one process": "one_process_random=True is not for plans in stages",
