@@ -57,6 +57,6 @@ def refuse_filled(model: str, places: Iterable[Place]) -> None:
         raise TensorOptError(
             f"the forward pass of {model} fills {names}, which held nothing before, so that its "
             "first call computes something else than later ones; a captured graph would compute "
-            "the same in every call. Call the model once before planning, on the kind of input that "
-            "it is trained with, or make the buffer when the model is made"
+            "the same in every call. Call the model once before planning, on the kind of input "
+            "that it is trained with, or make the buffer when the model is made"
         )
