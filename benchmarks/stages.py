@@ -10,8 +10,8 @@ are machines, or processes of one, under 1F1B; ``by hand``, with ``torch.distrib
 ``without stages``, what ``find_strategy`` gives, which has run its best plans here. All with Adam
 (foreach off) and one global batch. Ratios are those of one turn: of times, and of the processor's
 seconds of the rank that takes most of them, which what else the machine does changes less. The
-step ``in stages`` is simulated from what forwards, backwards and the end of the step took and the
-rate of the link, and compared with what it took. ``load`` is the
+step ``in stages`` is simulated from what forwards and backwards (with what is sent after them) and
+the end of the step took and the rate of the link, and compared with what it took. ``load`` is the
 machine's load average (1 minute) before and after: beside other jobs steps of all kinds take
 longer. Writes its entries of benchmarks/results/stages.json.
 """
@@ -41,10 +41,13 @@ import tensoropt_torch
 from benchmarks.links import run_on_links
 from benchmarks.ranks import mean_time, ratio_figures
 from tensoropt_torch.module import stage_step
-from tensoropt_torch.program.schedule import ReduceGradients
+from tensoropt_torch.program.schedule import Hold, Join, ReduceGradients, Release
 from tensoropt_torch.program.stage_schedules import (
     RunBackward,
     RunForward,
+    SendGradients,
+    SendValues,
+    SumTied,
     one_forward_one_backward,
 )
 from tensoropt_torch.program.stage_times import StageTimes, timeline
@@ -207,8 +210,16 @@ def without_stages() -> nn.Module:
     return tensoropt_torch.auto_parallel(made(), (x,), **given)
 
 
+# What is part of what, in seconds of a stage; waiting is in none of it.
+PARTS = {
+    "forward": (RunForward, SendValues),
+    "backward": (RunBackward, SendGradients),
+    "step": (Hold, Release, ReduceGradients, SumTied, Join),
+}
+
+
 class Watched:
-    """Seconds of the forwards, backwards and ends of steps of stages on this rank."""
+    """Seconds of each ``PARTS`` of a step in stages on this rank."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
@@ -216,8 +227,9 @@ class Watched:
         self._before = dict(self._actions)
 
     def __enter__(self) -> Watched:
-        for kind in (RunForward, RunBackward, ReduceGradients):
-            self._actions[kind] = self._watching(kind.__name__, self._before[kind])
+        for name, kinds in PARTS.items():
+            for kind in kinds:
+                self._actions[kind] = self._watching(name, self._before[kind])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -247,8 +259,8 @@ def simulated(parallel: nn.Module) -> dict[str, Any]:
             start = time.perf_counter()
             parallel(x, y)
             took = time.perf_counter() - start
-        own = [statistics.fmean(watched.seconds[k.__name__]) for k in (RunForward, RunBackward)]
-        own += [sum(watched.seconds[ReduceGradients.__name__]), took]
+        own = [sum(watched.seconds[name]) / MICRO_BATCHES for name in ("forward", "backward")]
+        own += [sum(watched.seconds["step"]), took]
         every: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(every, own)
         # Ranks of a stage follow each other; they go on together, as the slowest of them does.
