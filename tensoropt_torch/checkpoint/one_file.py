@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.checkpoint.stages import has_of_stage, merged_state
+from tensoropt_torch.checkpoint.stages import groups_of_state, merged_state
 from tensoropt_torch.checkpoint.tensors import is_first, whole_tensor
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.runtime.agreement import gather, on_all_ranks
+from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.lost_ranks import doing
-from tensoropt_torch.runtime.stage_groups import stage_groups
 
 
 @doing("save")
@@ -42,8 +41,8 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
 
     on_all_ranks(check)
     keep = is_first()
-    groups = stage_groups()
-    if groups is not None and any(gather(has_of_stage(state))):
+    groups = groups_of_state(state)
+    if groups is not None:
         merged = merged_state(state, groups)
         on_all_ranks(lambda: torch.save(merged, path) if keep else None)
         return

@@ -16,7 +16,12 @@ from tensoropt_torch.checkpoint.tensors import is_first, whole_tensor
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.module.staged import StagedModule, groups_of
 from tensoropt_torch.runtime.agreement import gather, on_all_ranks
-from tensoropt_torch.runtime.stage_groups import StageGroups, is_mesh_of_stage, place_of
+from tensoropt_torch.runtime.stage_groups import (
+    StageGroups,
+    groups_of_meshes,
+    is_mesh_of_stage,
+    place_of,
+)
 
 _Values = Mapping[Any, Any]
 
@@ -51,11 +56,11 @@ def merged_state(state: Mapping[str, Any], groups: StageGroups) -> dict[str, Any
 def _leaves(state: Any, path: tuple[Hashable, ...]) -> Iterator[tuple[tuple[Hashable, ...], Any]]:
     if isinstance(state, Mapping) and state:
         is_named = all(isinstance(name, str) for name in state)
-        if is_named or not has_of_stage(state):
+        if is_named or not _has_of_stage(state):
             for name, value in state.items():
                 yield from _leaves(value, (*path, name))
             return
-    if not (isinstance(state, torch.Tensor) and path) and has_of_stage(state):
+    if not (isinstance(state, torch.Tensor) and path) and _has_of_stage(state):
         raise TensorOptError(
             f"save is given parts of a stage that are not by the names of the model, in "
             f"{'.'.join(map(str, path)) or 'the state'}, as an optimizer has them; give it "
@@ -65,10 +70,25 @@ def _leaves(state: Any, path: tuple[Hashable, ...]) -> Iterator[tuple[tuple[Hash
         yield path, state
 
 
-def has_of_stage(state: Any) -> bool:
+def groups_of_state(state: Any) -> StageGroups | None:
+    """Those of the stages of which a part of a tensor is in it, on some rank. Collective.
+
+    Raises:
+        TensorOptError: on every rank; there are parts of stages of several numbers.
+    """
+    return groups_of_meshes(_meshes(state))
+
+
+def _has_of_stage(state: Any) -> bool:
     """Whether a stage's part of a tensor is in it."""
-    meshes = (getattr(leaf, "device_mesh", None) for leaf in pytree.tree_leaves(state))
-    return any(isinstance(mesh, DeviceMesh) and is_mesh_of_stage(mesh) for mesh in meshes)
+    return any(map(is_mesh_of_stage, _meshes(state)))
+
+
+def _meshes(state: Any) -> Iterator[DeviceMesh]:
+    for leaf in pytree.tree_leaves(state):
+        mesh = getattr(leaf, "device_mesh", None)
+        if isinstance(mesh, DeviceMesh):
+            yield mesh
 
 
 def _together(own: _Values, groups: StageGroups) -> dict[Hashable, Any]:

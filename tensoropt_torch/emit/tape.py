@@ -318,6 +318,8 @@ def _check_values(func: OpOverload, args: Sequence[Any]) -> None:
         raise NotRecordedError(f"{func} is called by itself")
     if any(tag in func.tags for tag in _BY_VALUE):
         raise NotRecordedError(f"{func} depends on values")
+    if torch.Tag.inplace_view in func.tags and func is not _ATEN.detach_.default:
+        raise NotRecordedError(f"{func} changes the shape of a tensor that is there")
 
 
 def _check_memory(tensors: Iterable[torch.Tensor]) -> None:
@@ -347,7 +349,7 @@ class _Halves:
         border = dict.fromkeys(n for n in taken if n.op != "placeholder" and not n.meta[BACKWARD])
         remade: dict[fx.Node, None] = {}
         for node in border:
-            self._add_remade(node, remade)
+            self._is_remade(node, remade)
         saved = [node for node in border if node not in remade]
         used = {o for n in (*later, *remade) for o in n.all_input_nodes} | {*taken}
         needs = tuple(n for n, node in enumerate(self.inputs) if node in used)
@@ -367,22 +369,21 @@ class _Halves:
         own = set(self.inputs)
         return [n for n in self.graph.find_nodes(op="placeholder") if n not in own]
 
-    def _add_remade(self, node: fx.Node, remade: dict[fx.Node, None]) -> None:
-        """Views of inputs, which are there, are made again instead of being kept."""
-        if not is_view(node) or node.meta[GEOMETRY].memory.op != "placeholder":
-            return
-        for operand in node.all_input_nodes:
-            if operand.op == "placeholder":
-                continue
-            if operand.op != "call_function" or operand.meta[BACKWARD]:
-                return
-            if GEOMETRY in operand.meta:
-                self._add_remade(operand, remade)
-                if operand not in remade:
-                    return
-            else:  # several views, of which this is one
-                remade[operand] = None
+    def _is_remade(self, node: fx.Node, remade: dict[fx.Node, None]) -> bool:
+        """Whether it is a view of inputs, which are there: these are made again instead of being
+        kept. They are added with what they are made of."""
+        if node.op == "placeholder" or node in remade:
+            return True
+        if node.op != "call_function" or node.meta[BACKWARD]:
+            return False
+        # What has no geometry is several views, of which one is asked for.
+        of_input = is_view(node) and node.meta[GEOMETRY].memory.op == "placeholder"
+        if GEOMETRY in node.meta and not of_input:
+            return False
+        if not all(self._is_remade(operand, remade) for operand in node.all_input_nodes):
+            return False
         remade[node] = None
+        return True
 
     def _forward(
         self, calls: Sequence[fx.Node], results: Sequence[fx.Node]

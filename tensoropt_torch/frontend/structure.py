@@ -24,6 +24,7 @@ from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.frontend.passes import Blocks
 from tensoropt_torch.frontend.python_calls import name_copy, rebind_forward_hooks
 from tensoropt_torch.frontend.watching import Lifted
+from tensoropt_torch.frontend.watching.filled_buffers import refuse_in_other_calls
 from tensoropt_torch.logs import get_logger
 
 log = get_logger(__name__)
@@ -33,13 +34,19 @@ class ModelStructure:
     """The modules of a model, with parameters and buffers that hold no values.
 
     Where a model cannot be copied it is kept itself, with its values. Given ``blocks``, its
-    parameters are seen so in all graphs (``capture``).
+    parameters are seen so in all graphs (``capture``); ``fills`` is what the example's forward pass
+    has filled (``Attributes``).
     """
 
     def __init__(
-        self, model: nn.Module, form: CallForm, blocks: Mapping[str, Blocks] | None = None
+        self,
+        model: nn.Module,
+        form: CallForm,
+        blocks: Mapping[str, Blocks] | None = None,
+        fills: Sequence[str] = (),
     ) -> None:
         self._form = form
+        self._fills = fills
         self._blocks = blocks
         self._devices: dict[int, torch.device] = {}
         twins = self._twins(model)
@@ -89,7 +96,7 @@ class ModelStructure:
         """
         with self._prepared(modes, trained) as mode:
             args, kwargs, targets, loss_fn = self._without_values(arguments, mode)
-            return capture(
+            found = capture(
                 self.module,
                 args,
                 kwargs,
@@ -98,6 +105,8 @@ class ModelStructure:
                 context=context,
                 blocks=self._blocks,
             )
+        refuse_in_other_calls(type(self.module).__name__, self._fills, found.attributes.fills)
+        return found
 
     def capture_with_numbers(
         self,

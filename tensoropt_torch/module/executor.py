@@ -39,6 +39,7 @@ from tensoropt_torch.program.schedule import (
     in_micro_batches,
     without_gradients,
 )
+from tensoropt_torch.runtime.agreement import confirm_call
 from tensoropt_torch.runtime.lost_ranks import waits_may_end
 
 
@@ -107,6 +108,7 @@ def run_schedule(
         outputs = _forward_alone(schedule, variant, inputs, seed, rest, attempt)
     else:
         assert schedule.micro_batches == variant.batch.count, schedule
+        confirm_call()  # what is held, and kept between micro-batches, is of a call that all make
         outputs = _Step(schedule, variant, inputs, seed, rest, attempt).run()
     return pytree.tree_unflatten(list(outputs), variant.captured.out_spec)
 

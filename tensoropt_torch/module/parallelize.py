@@ -91,7 +91,7 @@ def parallelize(
     constants = cut_constants(part, values.constants, context.mesh)
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
     tables = {name: t for name, t in constants.items() if name not in buffers}
-    structure = ModelStructure(model, captured.form, captured.blocks)
+    structure = ModelStructure(model, captured.form, captured.blocks, captured.attributes.fills)
     named = {name: values.parameters[s.names[0]] for s in captured.parameters for name in s.names}
     root = stand_ins(
         structure.module,

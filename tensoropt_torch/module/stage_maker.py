@@ -71,7 +71,9 @@ class StageMaker:
         sizes = [size for size, _ in plan.parts[0].plan.settings.mesh_axes]
         self.groups = StageGroups(plan.stages, sizes, device)
         self.agreement = CallAgreement(self.groups.control())
-        self.structure = ModelStructure(model, captured.form, captured.blocks)
+        self.structure = ModelStructure(
+            model, captured.form, captured.blocks, captured.attributes.fills
+        )
         self._numbers = range(self.groups.stage, len(self._graphs), plan.stages)
         self._parts = on_all_ranks(lambda: self._rank_parts(plan, self._graphs))
         self._names = {s.names[0]: s.names for s in self._captured.parameters}

@@ -184,6 +184,27 @@ def stage_groups() -> StageGroups | None:
     return next(iter(_made), None)
 
 
+def groups_of_meshes(meshes: Iterable[DeviceMesh]) -> StageGroups | None:
+    """Those of the stages that have these meshes, or have them on other ranks; None: none is the
+    mesh of a stage. Collective.
+
+    Raises:
+        TensorOptError: on every rank; some are of stages of another number.
+    """
+    known = (_groups_of(mesh) for mesh in meshes)
+    own = {groups.stages: groups for groups in known if groups is not None}
+    numbers = sorted({number for several in gather(list(own)) for number in several})
+    if len(numbers) > 1:
+        raise TensorOptError(
+            f"these are parts of modules in {' and in '.join(map(str, numbers))} stages; take "
+            "those of one module at a time"
+        )
+    if not numbers:
+        return None
+    (number,) = numbers
+    return own.get(number) or next(groups for groups in _made if groups.stages == number)
+
+
 def refuse_stages(tensors: Iterable[object], what: str, instead: str) -> None:
     """Raises TensorOptError if one of the tensors lies on the mesh of a stage."""
     for tensor in tensors:

@@ -111,11 +111,14 @@ class Attributes:
         reads: those that it read.
         written: what it put into some.
         fields: which attributes it read of the objects that are in attributes, by their class.
+        fills: buffers and attributes that held nothing before, and of which a later call would use
+            what this one has made.
     """
 
     reads: tuple[Place, ...] = ()
     written: Written | None = None
     fields: Fields = field(default_factory=dict)
+    fills: tuple[str, ...] = ()
 
 
 def value_at(module: nn.Module, name: str) -> Any:

@@ -50,6 +50,19 @@ class FilledBuffers:
             module._non_persistent_buffers_set &= passing | set(module._buffers)
 
 
+def refuse_in_other_calls(model: str, first: Sequence[str], here: Sequence[str]) -> None:
+    """Raises TensorOptError if the example's forward pass has filled something, or another call
+    fills it: what the first call of all makes is not what that call would."""
+    names = ", ".join(f"'{place}'" for place in dict.fromkeys((*first, *here)))
+    if names:
+        raise TensorOptError(
+            f"the first forward pass of {model} fills {names}, which held nothing before, and this "
+            "call is not like the example of the plan: it would make its own, where the model "
+            "keeps what its first call has made. Call the model once before planning, on the kind "
+            "of input that it is trained with, or make it when the model is made"
+        )
+
+
 def refuse_filled(model: str, places: Iterable[Place]) -> None:
     """Raises TensorOptError if there are any: later calls do something else."""
     names = ", ".join(f"'{place}'" for place in places)

@@ -196,7 +196,9 @@ class ForwardWatch:
         outputs = {p: v for p, v in values.items() if p not in read}
         self._check(outputs)
         written, tensors = Written.of(outputs)
-        self.attributes = Attributes(tuple(reads), written if outputs else None, log.fields)
+        empty = (p for p in self._carried if state.values.get(p) in (None, MISSING))
+        fills = tuple(str(place) for place in (*self._filled, *empty))
+        self.attributes = Attributes(tuple(reads), written if outputs else None, log.fields, fills)
         return (result, tensors) if outputs else result
 
     def _run_twice(self, forward: Callable[[], Any]) -> Any:
