@@ -4,6 +4,7 @@ or that use several views of an input."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def losses(kind: str) -> list[tuple[float, float]]:
     torch.manual_seed(0)
     one, x = Token(kind).double(), torch.randn(16, 8, dtype=torch.float64)
     parallel = parallelize(copy.deepcopy(one), find_strategy(one, (x,), measure=False), (x,))
-    return _trained(parallel, one, x)
+    return _trained(parallel, one, one, x)
 
 
 def losses_in_stages(_: object) -> list[tuple[float, float]]:
@@ -67,17 +68,17 @@ def losses_in_stages(_: object) -> list[tuple[float, float]]:
     given: dict[str, Any] = {"loss_fn": F.cross_entropy, "targets": (y,)}
     plan = find_stages(one, (x,), stages=["layer"], micro_batches=4, measure=False, **given)
     parallel = parallelize(copy.deepcopy(one), plan, (x,), **given)
-    return _trained(parallel, lambda x, y: F.cross_entropy(one(x), y), x, y)
+    return _trained(parallel, one, lambda x, y: F.cross_entropy(one(x), y), x, y)
 
 
-def _trained(parallel: Any, one: Any, *batch: torch.Tensor) -> list[tuple[float, float]]:
-    optimizer = torch.optim.SGD(parallel.parameters(), 0.1)
-    model = one if isinstance(one, nn.Module) else one.__closure__[0].cell_contents
-    of_one = torch.optim.SGD(model.parameters(), 0.1)
+def _trained(
+    parallel: nn.Module, one: nn.Module, loss_of: Callable[..., torch.Tensor], *batch: torch.Tensor
+) -> list[tuple[float, float]]:
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in (parallel, one)]
     found = []
     for _ in range(STEPS):
-        pair = parallel(*batch), one(*batch)
-        for loss, each in zip(pair, (optimizer, of_one), strict=True):
+        pair = parallel(*batch), loss_of(*batch)
+        for loss, each in zip(pair, optimizers, strict=True):
             each.zero_grad()
             loss.backward()
             each.step()
