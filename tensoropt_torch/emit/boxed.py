@@ -18,8 +18,9 @@ all ranks, as they do what the same program asks of them: second derivatives, ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -53,6 +54,8 @@ Again = Callable[[], Any]  # the outputs of the graph as it is, which follow fro
 _C: Any = torch._C
 _STRIDE: Any = torch.Tensor.stride
 _VERSION = attrgetter("_version")
+# How many of the dispatch modes that are active want to see the operators of recorded functions.
+_SEE_FUNCTIONS: ContextVar[int] = ContextVar("modes that see recorded functions", default=0)
 
 
 class BoxedStep:
@@ -205,11 +208,22 @@ def is_watched() -> bool:
     """Whether somebody wants to see each operator, or what is saved of it, or differentiates in
     forward."""
     return (
-        _C._len_torch_dispatch_stack() > 0
+        _C._len_torch_dispatch_stack() > _SEE_FUNCTIONS.get()
         or forward_ad._current_level >= 0
         or torch.is_anomaly_enabled()
         or _C._autograd._top_saved_tensors_default_hooks(True) is not None
     )
+
+
+@contextmanager
+def functions_are_seen() -> Iterator[None]:
+    """Inside, the dispatch modes that are active now see the operators of functions, where they are
+    recorded, as they see others elsewhere."""
+    token = _SEE_FUNCTIONS.set(_C._len_torch_dispatch_stack())
+    try:
+        yield
+    finally:
+        _SEE_FUNCTIONS.reset(token)
 
 
 class _Recording:

@@ -33,10 +33,13 @@ def boxed_step(
     have one node here."""
     if not called and len(_with_gradients(captured)) > 1:
         return None
-    calls = [node for node in rank_graph.graph.nodes if node.op not in ("placeholder", "output")]
-    if not all(map(can_be_recorded, calls)):
-        return None
-    return BoxedStep(rank_graph, own, registry)
+    return BoxedStep(rank_graph, own, registry) if is_recorded(rank_graph.graph) else None
+
+
+def is_recorded(graph: fx.Graph) -> bool:
+    """Whether all that the graph of a rank calls can be."""
+    calls = (node for node in graph.nodes if node.op not in ("placeholder", "output"))
+    return all(map(can_be_recorded, calls))
 
 
 def _with_gradients(captured: CapturedModel) -> set[fx.Node]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from operator import getitem
 from typing import Any
 
+import torch
 from torch import fx
 from torch._ops import OpOverload
 
@@ -76,7 +77,8 @@ def is_seed(node: fx.Node) -> bool:
 
 
 class Recorder(fx.Interpreter):
-    """Runs a graph; the tape is told of draws, of queues, and of the confirmation of the call."""
+    """Runs a graph; the tape is told of draws, of queues, and of what is called for its effect, as
+    the confirmation of the call."""
 
     def __init__(self, graph: fx.GraphModule, tape: Tape) -> None:
         super().__init__(graph)
@@ -89,8 +91,8 @@ class Recorder(fx.Interpreter):
             drawn = self._drawing(function, stream), seed, stream, *rest
             return super().call_function(target, drawn, kwargs)
         result = super().call_function(target, args, kwargs)
-        if target is confirm_call:
-            self._tape.add_effect(confirm_call)
+        if result is None and not isinstance(target, OpOverload) and not _takes_tensors(args):
+            self._tape.add_effect(target, *args)
         elif target is parameter_queue:
             self._tape.add_queue(result, *args)
         return result
@@ -101,3 +103,7 @@ class Recorder(fx.Interpreter):
                 return function(*args, **kwargs)
 
         return draw
+
+
+def _takes_tensors(args: Any) -> bool:
+    return any(isinstance(arg, torch.Tensor) for arg in args)

@@ -118,9 +118,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.reason = str(error)
         return result
 
-    def add_effect(self, function: Callable[[], None]) -> None:
-        """A call that gives nothing was made."""
-        self._call(function, (), {})
+    def add_effect(self, function: Callable[..., None], *args: Any) -> None:
+        """A call that gives nothing was made, with what is no tensor."""
+        self._call(function, args, {})
 
     def add_queue(self, queue: ParameterQueue, *sizes: int) -> None:
         """A queue was made, of these sizes."""

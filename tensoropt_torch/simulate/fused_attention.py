@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import fx
@@ -28,28 +28,23 @@ _FUSED = aten._scaled_dot_product_flash_attention_for_cpu.default
 _EFFICIENT = aten._scaled_dot_product_efficient_attention.default  # of GPUs
 
 
-class FusedAttention:
+def set_attention(node: fx.Node, device: DeviceType) -> None:
+    """Lets a node of a rank's graph that calls attention, or gives it to what calls it, have it by
+    the kernel of a device of this type."""
+    if node.op == "call_function":
+        own = _OPERATORS[device]
+        node.target = own if node.target is ATTENTION else node.target
+        node.args = tuple(own if arg is ATTENTION else arg for arg in node.args)
+
+
+class _FusedAttention:
     """Calls attention by a fused kernel where a device of the type would."""
 
     def __init__(self, device: DeviceType) -> None:
         self._on_cpu = device == "cpu"
         self._is_fused: dict[Any, bool] = {}
 
-    def target(self, node: fx.Node) -> Any:
-        """What a node of a rank's graph calls: attention, or what is to call it, by this."""
-        if node.target is ATTENTION:
-            return self._call
-        if node.op != "call_function" or ATTENTION not in node.args:
-            return node.target
-        calls = node.target
-        assert callable(calls)
-
-        def calls_fused(*args: Any, **kwargs: Any) -> Any:
-            return calls(*(self._call if arg is ATTENTION else arg for arg in args), **kwargs)
-
-        return calls_fused
-
-    def _call(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         key = pytree.tree_map(_kind, (args, tuple(sorted(kwargs.items()))))
         if key not in self._is_fused:
             self._is_fused[key] = self._takes_fused_kernel(args, kwargs)
@@ -117,3 +112,20 @@ def _fused(*args: Any, **kwargs: Any) -> torch.Tensor:
     else:
         found = _FUSED(*operands, dropout_p, causal, attn_mask=mask, scale=scale)[0]
     return found
+
+
+_LIBRARY: Any = torch.library.Library("tensoropt_simulated", "DEF")  # type: ignore[no-untyped-call]
+
+
+def _operator(device: DeviceType) -> OpOverload:
+    """Which a graph has in place of attention."""
+    _, arguments = str(ATTENTION._schema).split("(", 1)
+    _LIBRARY.define(f"attention_of_{device}({arguments}")
+    _LIBRARY.impl(f"attention_of_{device}", _FusedAttention(device), "CompositeImplicitAutograd")
+    found: OpOverload = getattr(torch.ops.tensoropt_simulated, f"attention_of_{device}").default
+    return found
+
+
+_OPERATORS: Mapping[DeviceType, OpOverload] = {
+    kind: _operator(kind) for kind in get_args(DeviceType)
+}

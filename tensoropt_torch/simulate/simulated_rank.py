@@ -25,7 +25,7 @@ from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.module.variant import Variant, variant_of
 from tensoropt_torch.program.schedule import Schedule, in_alike_micro_batches
 from tensoropt_torch.runtime.meshes import mesh_axes_of, partition
-from tensoropt_torch.simulate.fused_attention import FusedAttention
+from tensoropt_torch.simulate.fused_attention import set_attention
 from tensoropt_torch.values.placements import dtensor_of
 from tensoropt_torch.values.weights import parameter_of
 
@@ -123,6 +123,9 @@ class SimulatedRank:
         programs = ModulePrograms(base, storage, executor=executor)
         return ParallelModule(self.part.plan, storage, programs)
 
+    def rehearse(self, module: nn.Module, inputs: Sequence[object]) -> None:
+        """Nothing: operators run one by one."""
+
     def inputs(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Arguments of the module."""
         captured = self.part.captured
@@ -197,9 +200,8 @@ def _has_kernels_of_a_cpu(node: fx.Node, planned: DeviceType) -> bool:
 def name_nodes(graph: fx.Graph, note: Callable[[str], None], device: DeviceType) -> None:
     """Makes the graph call ``note`` with the name of a node before its call, and attention by the
     kernel of a device."""
-    attention = FusedAttention(device)
     for node in list(graph.nodes):
         if node.op == "call_function":
             with graph.inserting_before(node):
                 graph.call_function(note, (node.name,))
-        node.target = attention.target(node)
+        set_attention(node, device)

@@ -3,8 +3,9 @@ its schedule as a real one does (``module/stage_step.py``), and what it is sent 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch import fx, nn
 from torch._C import _distributed_c10d as c10d
 
 from tensoropt_torch.config import DeviceType
+from tensoropt_torch.emit.boxed import BoxedStep
+from tensoropt_torch.emit.boxed_step import is_recorded
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.module.stage_assembly import (
@@ -28,6 +31,7 @@ from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.program.stage_schedules import StageSchedule, alike_left_out, schedules_of
 from tensoropt_torch.runtime.stage_groups import all_of
 from tensoropt_torch.simulate.simulated_rank import (
+    META,
     SimulatedRank,
     group_name,
     silent_group,
@@ -112,6 +116,9 @@ class SimulatedStage:
         of_cpu = [rank.device for rank in ranks if rank.device.type == "cpu"]
         self._ranks = [rank.on(of_cpu[0]) if of_cpu else rank for rank in ranks]
         self.device = self._ranks[0].device
+        # Of fake tensors nothing is recorded.
+        on_meta = self.device == META
+        self._is_recorded = [on_meta and is_recorded(rank.graph) for rank in self._ranks]
         self.graphs: tuple[fx.Graph, ...] = tuple(rank.graph for rank in self._ranks)
 
     def _rank(self, part: int) -> SimulatedRank:
@@ -128,6 +135,17 @@ class SimulatedStage:
     def module(self) -> nn.Module:
         """The rank's module, as the mode that is active makes it."""
         return _StageModule(self._root(), self._part)
+
+    def rehearse(self, module: nn.Module, inputs: Sequence[object]) -> None:
+        """Runs one micro-batch of each chunk, of which those of later steps call again what is
+        recorded (``emit/boxed.py``)."""
+        assert isinstance(module, _StageModule)
+        plan = self._stages.plan
+        alone = schedules_of(plan.schedule, plan.stages, 1, plan.chunks)[self._number]
+        made = StageStep(replace(module.part, schedule=alone), inputs, 0).run()
+        ends = [one for one in made if isinstance(one, torch.Tensor) and one.requires_grad]
+        torch.autograd.backward(ends[:1], [torch.ones_like(end) for end in ends[:1]])
+        module.zero_grad()
 
     def inputs(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Arguments of the module: those of the whole batch, as every rank has them."""
@@ -160,7 +178,8 @@ class SimulatedStage:
     def _part(self, root: nn.Module) -> StagePart:
         stages, plan = self._stages, self._stages.plan
         chunks = tuple(
-            self._chunk(root, *one) for one in zip(self._numbers, self._ranks, strict=True)
+            self._chunk(root, *one)
+            for one in zip(self._numbers, self._ranks, self._is_recorded, strict=True)
         )
         named = dict(root.named_parameters(remove_duplicate=False))
         firsts = [source.names[0] for source in stages.captured.parameters]
@@ -185,9 +204,13 @@ class SimulatedStage:
     def _schedule(self) -> StageSchedule:
         return self._stages.schedules[self._number]
 
-    def _chunk(self, root: nn.Module, number: int, rank: SimulatedRank) -> StageChunk:
+    def _chunk(
+        self, root: nn.Module, number: int, rank: SimulatedRank, is_recorded: bool
+    ) -> StageChunk:
         graph = fx.GraphModule(nn.Module(), rank.graph)
         variant = variant_of(rank.part, graph, root, {}, False, group_name, whole_inputs=True)
+        if is_recorded:
+            variant.boxed = BoxedStep(graph, variant.own_numbers, variant.registry)
         return chunk_of(self._stages.graphs[number], rank.part, variant)
 
 
@@ -197,11 +220,11 @@ class _StageModule(nn.Module):
     def __init__(self, root: nn.Module, part: Any) -> None:
         super().__init__()
         self.root = root
-        self._part: StagePart = part(root)
+        self.part: StagePart = part(root)
 
     def forward(self, *inputs: object) -> list[Any]:
         """The outputs of the model, of inputs of the whole batch."""
-        return StageStep(self._part, inputs, 0).run()
+        return StageStep(self.part, inputs, 0).run()
 
 
 class _SilentGroups:

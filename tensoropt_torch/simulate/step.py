@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from tensoropt_torch import operators as _operators  # noqa: F401
 from tensoropt_torch.collector import without_collections
+from tensoropt_torch.emit.boxed import functions_are_seen
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
@@ -42,6 +44,9 @@ class Simulated(Protocol):
 
     def module(self) -> nn.Module:
         """As the mode that is active makes it."""
+
+    def rehearse(self, module: nn.Module, inputs: Sequence[object]) -> None:
+        """Runs what later steps call again as it was recorded."""
 
     def inputs(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Arguments of the module."""
@@ -116,21 +121,31 @@ class _Step:
         self._tracker = tracker
         self._settings = settings
         is_fake = rank.device.type == "cpu"
+        # Of what is not of the step.
+        nowhere = Workspaces(settings.device, measure=False, gloo=settings.gloo)
+        self._unseen = StorageTracker(Ledger(), nowhere, rank.device)
         self._mode = FakeTensorMode(allow_non_fake_inputs=True) if is_fake else nullcontext()
 
     def run(self) -> None:
-        with self._mode, self._tracker:
-            module = self._rank.module()
-            args, kwargs = self._rank.inputs()
-            self._label(module, args, kwargs)
-            locals_ = _local_parameters(module)
-            optimizer = self._optimizer_with_state(locals_)
-            last_loss = self._ledger.allocate(0)  # the user's loop still holds it
-            self._ledger.enter("forward")
-            self._pass(module, args, kwargs, locals_, last_loss)
-            self._ledger.enter("optimizer")
-            optimizer.step()
-            self._ledger.enter("end")
+        with self._mode:
+            with self._tracker:
+                module = self._rank.module()
+                args, kwargs = self._rank.inputs()
+                self._label(module, args, kwargs)
+            with self._unseen, functions_are_seen():
+                self._rank.rehearse(module, args)
+            with self._tracker, functions_are_seen():
+                self._run(module, args, kwargs)
+
+    def _run(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        locals_ = _local_parameters(module)
+        optimizer = self._optimizer_with_state(locals_)
+        last_loss = self._ledger.allocate(0)  # the user's loop still holds it
+        self._ledger.enter("forward")
+        self._pass(module, args, kwargs, locals_, last_loss)
+        self._ledger.enter("optimizer")
+        optimizer.step()
+        self._ledger.enter("end")
 
     def _pass(
         self, module: nn.Module, args: Any, kwargs: Any, locals_: list[nn.Parameter], loss: int
