@@ -27,7 +27,7 @@ from tensoropt_torch.runtime.agreement import agree_or_raise, from_first_rank, i
 from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.runtime.lost_ranks import LostRanksError
 from tensoropt_torch.simulate import SimulatedPoint
-from tensoropt_torch.staging import with_stage_search
+from tensoropt_torch.staging import find_contenders, with_stage_search
 from tensoropt_torch.tasks import (
     Example,
     PlanningOptions,
@@ -122,7 +122,7 @@ class _Finder:
         self._races = self._can_race()
         self._file = self._kept_plans()
 
-    def kept(self) -> Plan | None:
+    def kept(self) -> Plan | StagedPlan | None:
         """What an earlier job has found, unless all is to be found again."""
         file, fresh = self._file, self._is_fresh
         if file is None:
@@ -148,8 +148,6 @@ class _Finder:
             task, validated = self._validated(measured)
         plans = from_first_rank(partial(self._pick, task))
         self._phases.end("search")
-        if isinstance(plans, StagedPlan):  # which is neither raced nor kept
-            return plans
         plan = plans[0]
         if self._races:
             plan, raced = self._fastest(plans, task)
@@ -212,34 +210,53 @@ class _Finder:
         is_complete = validation.asked is None
         return replace(task, memory_fraction=fraction), is_complete
 
-    def _pick(self, task: PlanningTask, fastest: Plan | None = None) -> list[Plan] | StagedPlan:
+    def _pick(self, task: PlanningTask, fastest: Plan | None = None) -> Sequence[Plan | StagedPlan]:
         """What the option picks, and others that may be faster where they run, the ``fastest``
-        so far among them. A pick in stages is alone."""
-        option, limit = self._request.option, self._request.memory_limit
-        allowed = task.memory_limit_of(limit)
-        log.info("%s within %s of memory per device", option, format_bytes(allowed))
-        share = simulate.SURE_SHARE if self._planning.memory is None and self._in_job else 0.0
-        point = by_memory(
-            self._planning.memory,
-            lambda: self._by_peaks(task, limit, share),
-            lambda: self._by_sums(task, limit),
-        )
-        log.info("%s picks %r", option, point)
+        so far among them."""
+        allowed = task.memory_limit_of(self._request.memory_limit)
+        point = self._point(task)
         picked = point.plan
-        if isinstance(picked, StagedPlan):
-            return replace(picked, captured=None)
-        plans = [picked]
-        if self._races:
+        plans: list[Plan | StagedPlan] = [picked]
+        if self._races and isinstance(picked, StagedPlan):
+            plans = [*find_contenders(task, picked, allowed), *self._without_stages(task)]
+        elif self._races and isinstance(picked, Plan):
             by_peaks = isinstance(point, SimulatedPoint)
             of_sums = point.point if isinstance(point, SimulatedPoint) else point
             others = find_finalists(task, of_sums, allowed)[1:]
             if fastest is not None:
                 others.insert(0, replanned(task, fastest, picked))
             if by_peaks:
-                others = simulate.within(task, others, allowed, sure_share=share)
+                others = simulate.within(task, others, allowed, sure_share=self._sure_share)
             plans += others
         chosen = _without_copies(plans)[: self._planning.measuring.finalists]
         return [replace(plan, captured=None) for plan in chosen]
+
+    def _without_stages(self, task: PlanningTask) -> list[Plan | StagedPlan]:
+        """What is picked beside a plan in stages, if anything fits."""
+        if task.stage_pins:
+            return []
+        try:
+            return [self._point(replace(task, max_stages=1)).plan]
+        except TensorOptError as error:
+            log.info("nothing without stages is run: %s", error)
+            return []
+
+    def _point(self, task: PlanningTask) -> FrontierPoint | SimulatedPoint:
+        """What the option picks."""
+        option, limit = self._request.option, self._request.memory_limit
+        log.info("%s within %s per device", option, format_bytes(task.memory_limit_of(limit)))
+        point = by_memory(
+            self._planning.memory,
+            lambda: self._by_peaks(task, limit, self._sure_share),
+            lambda: self._by_sums(task, limit),
+        )
+        log.info("%s picks %r", option, point)
+        return point
+
+    @property
+    def _sure_share(self) -> float:
+        """Of the memory, up to which sums need no simulation: jobs shall start soon."""
+        return simulate.SURE_SHARE if self._planning.memory is None and self._in_job else 0.0
 
     def _by_peaks(
         self, task: PlanningTask, limit: float | None, share: float
@@ -253,36 +270,39 @@ class _Finder:
             return picks.mini_time(task, self._count, limit)
         return picks.mini_parallelism(task, limit)
 
-    def _fastest(self, plans: list[Plan], task: PlanningTask) -> tuple[Plan, bool]:
+    def _fastest(
+        self, plans: Sequence[Plan | StagedPlan], task: PlanningTask
+    ) -> tuple[Plan | StagedPlan, bool]:
         """The one whose steps are the shortest, and whether all of them were run. What they took
-        corrects the costs, and what is picked by these is run as well, if there is time."""
+        corrects the costs, and what is picked by these is run as well, if there is time and none
+        is in stages."""
         search_s = self._slowest(self._phases.seconds["search"])
         left_s = self._left_s()
         kept_s = search_s + SECOND_RACE * left_s
         first = self._race(plans, task, left_s - kept_s if kept_s < left_s / 2 else left_s)
-        if len(first.runs) < 2 or self._left_s() < search_s:
-            return measure.as_it_took(first.winner), first.complete
-        found = measure.corrected(task, self._count, first.runs, fastest=first.winner.strategy_hash)
+        winner = first.winner
+        in_stages = any(isinstance(plan, StagedPlan) for plan in plans)
+        if in_stages or len(first.runs) < 2 or self._left_s() < search_s:
+            return measure.as_it_took(winner), first.complete
+        assert isinstance(winner, Plan)
+        found = measure.corrected(task, self._count, first.runs, fastest=winner.strategy_hash)
         try:
-            picked = from_first_rank(partial(self._pick, found.task, first.winner))
+            picked = from_first_rank(partial(self._pick, found.task, winner))
         except LostRanksError:
             raise
         except TensorOptError as error:
             log.info("nothing is picked by what plans took: %s", error)
-            return measure.as_it_took(first.winner), first.complete
+            return measure.as_it_took(winner), first.complete
         self._phases.end("search")
-        if isinstance(picked, StagedPlan):
-            log.info("a plan in stages may be faster than what was run: %s", picked)
-            return measure.as_it_took(first.winner), first.complete
         again = self._race(picked, found.task, self._left_s(), found.runs)
         complete = first.complete and again.complete
         if first.best_s < again.best_s:
-            return measure.as_it_took(first.winner), complete
+            return measure.as_it_took(winner), complete
         return again.winner, complete
 
     def _race(
         self,
-        plans: list[Plan],
+        plans: Sequence[Plan | StagedPlan],
         task: PlanningTask,
         budget_s: float,
         known: Mapping[str, measure.PlanRun] | None = None,
@@ -314,9 +334,9 @@ class _Finder:
         return SharedClock(device_of_group()).slowest([seconds])[0]
 
 
-def _without_copies(plans: Sequence[Plan]) -> list[Plan]:
+def _without_copies(plans: Sequence[Plan | StagedPlan]) -> list[Plan | StagedPlan]:
     """The first plan of each strategy."""
-    found: dict[str, Plan] = {}
+    found: dict[str, Plan | StagedPlan] = {}
     for plan in plans:
         found.setdefault(plan.strategy_hash, plan)
     return list(found.values())

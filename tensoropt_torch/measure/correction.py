@@ -81,8 +81,14 @@ def _spaces(task: PlanningTask, num_devices: int, runs: Collection[PlanRun]) -> 
     return {s.captured.micro_batches: s for s in spaces_of(task, num_devices, counts)}
 
 
+def _strategy_of(space: Space, run: PlanRun) -> _C.Strategy:
+    """Of a run without stages."""
+    assert run.choices is not None
+    return run.choices.strategy(space.core)
+
+
 def _timed(space: Space, run: PlanRun) -> TimedPlan:
-    strategy = run.choices.strategy(space.core)
+    strategy = _strategy_of(space, run)
     network_s, collectives = space.network(strategy)
     step_s = space.core.compute_time(strategy) + network_s
     return TimedPlan(step_s, run.step_s, network_s, run.network_s, collectives)
@@ -96,7 +102,7 @@ def _programs(spaces: Mapping[int, Space], runs: Mapping[str, PlanRun]) -> dict[
 
 def _programs_of(space: Space, run: PlanRun) -> list[Any]:
     core = space.core
-    program = _C.RankProgram(core, run.choices.strategy(core), 0)
+    program = _C.RankProgram(core, _strategy_of(space, run), 0)
     reshards = [program.reshard(_C.SpaceEdgeId(edge)) for edge in range(len(core.edges()))]
     ways = [way for reshard in reshards for way in (reshard.forward, reshard.backward)]
     return [(way.steps, way.groups) for way in ways]

@@ -10,7 +10,7 @@ from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.config.cluster import Cluster, Device, Level, LinkSpeed, Runtime
 from tensoropt_torch.measure.fits import Scales
 from tensoropt_torch.measure.runs.validation import ValidatedStrategy
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.settings import MeasuredCurve, OpRecord
 
@@ -36,10 +36,11 @@ def scaled(task: PlanningTask, scales: Scales) -> PlanningTask:
     )
 
 
-def as_it_took(plan: Plan) -> Plan:
+def as_it_took(plan: Plan | StagedPlan) -> Plan | StagedPlan:
     """A plan that was run, by costs of which its steps take what they took: all times are
-    multiplied by one factor, which changes no choice. As it is if it was not run."""
-    if plan.measured_s is None:
+    multiplied by one factor, which changes no choice. As it is if it was not run, or is in
+    stages."""
+    if plan.measured_s is None or isinstance(plan, StagedPlan):
         return plan
     factor = plan.measured_s / plan.time_s
     scales = Scales(factor, factor)

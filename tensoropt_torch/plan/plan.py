@@ -170,6 +170,11 @@ class Plan(Record):
         return self.settings.shares
 
     @property
+    def micro_batches(self) -> int:
+        """Of a step."""
+        return self.settings.micro_batches
+
+    @property
     def recomputes(self) -> bool:
         """Whether operators may run again in backward."""
         return self.settings.recompute

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -69,6 +69,7 @@ class StagedPlan(Record):
         frontier: all points of the frontier it was picked from, as (bytes, seconds).
         guarantee: what holds for these.
         peaks: simulated peaks of a device of each stage (bytes), where it was picked by them.
+        measured_s: what a step took, where it was run before it was picked.
         captured: the model, where that is at hand.
     """
 
@@ -83,6 +84,7 @@ class StagedPlan(Record):
     frontier: tuple[tuple[NotNegative, NotNegative], ...] = ()
     guarantee: Guarantee = EXACT
     peaks: tuple[Bytes, ...] = ()
+    measured_s: NotNegative | None = None
     shares: InputShares = REPLICATED
     captured: InstanceOf[CapturedModel] | None = field(default=None, compare=False, repr=False)
 
@@ -154,13 +156,24 @@ class StagedPlan(Record):
         return self.stages * self.devices_of_stage
 
     @property
+    def strategy_hash(self) -> str:
+        """Equal for equal strategies of a model, whatever they are predicted to cost."""
+        return self._hash_with([part.plan.strategy_hash for part in self.parts])
+
+    @property
     def hash(self) -> str:
         """Equal for equal plans."""
+        return self._hash_with([part.plan.hash for part in self.parts])
+
+    def _hash_with(self, hashes: Sequence[str]) -> str:
         own = (
             *(self.fingerprint, self.cuts, self.stages, self.micro_batches, self.schedule),
             self.shares,
         )
-        parts = [(p.plan.hash, sorted(p.storage.items()), p.first_draw) for p in self.parts]
+        parts = [
+            (found, sorted(part.storage.items()), part.first_draw)
+            for found, part in zip(hashes, self.parts, strict=True)
+        ]
         return hashlib.sha256(repr((own, parts)).encode()).hexdigest()[:16]
 
     def summary(self) -> str:
@@ -225,6 +238,9 @@ class StagedPlan(Record):
     def load(path: str | Path) -> StagedPlan:
         """Read a plan that ``save`` wrote."""
         return StagedPlan.from_json(read_plan(path), f"plan file '{path}'")
+
+    def __repr__(self) -> str:
+        return telling.stages_in_words(self)
 
     def __str__(self) -> str:
         """A line for each stage."""

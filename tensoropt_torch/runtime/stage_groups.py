@@ -56,6 +56,7 @@ class StageGroups:
         self._all.create([STAGE_AXIS])
         self.column = self._all.group(STAGE_AXIS)
         self._between = [self._new_column() for _ in range(4)]
+        self._of_stages: list[dist.ProcessGroup] = []
         self._stage_axes = (1 << len(self._sizes)) - 1
         self.create([self._stage_axes] if self._stage_axes else [])
 
@@ -121,7 +122,17 @@ class StageGroups:
             if rank == self.rank and self.stage in stages:
                 assert isinstance(group, dist.ProcessGroup)
                 found = group
+                self._of_stages.append(group)
         return found
+
+    def close(self) -> None:
+        """Destroys the groups that are of this object alone, which no module runs with any more.
+        Collective."""
+        for group in (*self._between, *self._of_stages):
+            dist.destroy_process_group(group)
+        self._between, self._of_stages = [], []
+        self._all.close()
+        _made.discard(self)
 
 
 def all_of(group: dist.ProcessGroup, tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -1,4 +1,5 @@
 from .asked import with_stage_search
+from .contenders import find_contenders
 from .finding import find_stages
 from .grids import with_grids
 from .options import StageOptions
@@ -7,6 +8,7 @@ from .running import stages_of
 
 __all__ = [
     "StageOptions",
+    "find_contenders",
     "find_stages",
     "plan_stages",
     "stages_of",

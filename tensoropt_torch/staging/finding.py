@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack, get_args
 
+import torch.distributed as dist
+
 from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.checks import check_memory_limit, check_whole
 from tensoropt_torch.errors import TensorOptError, check_choice
-from tensoropt_torch.measure import MeasureOptions, with_operators
+from tensoropt_torch.frontend import as_module
+from tensoropt_torch.measure import MeasureOptions, can_race, race, with_operators
+from tensoropt_torch.measure.machine.clock import SharedClock
 from tensoropt_torch.plan import StagedPlan, StagePins, constraints_of, stage_pins_of
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.task import PlanningTask
@@ -24,6 +29,7 @@ from tensoropt_torch.runtime.agreement import (
 from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.simulate import SURE_SHARE
 from tensoropt_torch.staging.by_peaks import plan_by_peaks
+from tensoropt_torch.staging.contenders import find_contenders
 from tensoropt_torch.staging.options import StageOptions, Stages
 from tensoropt_torch.staging.parts import plan_stages
 from tensoropt_torch.staging.search import SearchedStages, searched_options
@@ -60,9 +66,11 @@ def find_stages(
     **keywords: Unpack[PlanningKeywords],
 ) -> StagedPlan:
     """The fastest plan of a model in stages of equally many devices, for ``parallelize``, within
-    the memory limit; in a job by what is measured of it. How many stages there are, where the model
-    is cut and in how many micro-batches a step runs is searched, as far as it is not given
-    (``staging/search.py``); each stage has the strategy that is fastest for itself.
+    the memory limit; in a job by what is measured of it, and of some that are run the one whose
+    steps are the shortest (``MeasureOptions.finalists``). How many stages there are, where the
+    model is cut and in how many micro-batches a step runs is searched, as far as it is not given
+    (``staging/search.py``); each stage has the strategy that is fastest for itself, or is data
+    parallel if that was faster.
 
     Collective if a process group runs: rank 0 searches, all ranks get the same plan.
 
@@ -110,10 +118,41 @@ def find_stages(
     task = captured_task(example, planning)
     on_all_ranks(lambda: _check_dims(task, 1 if micro_batches is None else micro_batches))
     count = device_count(task, num_devices)
+    began = time.perf_counter()
     if measures(planning, count):
         task = _measured(profiled_task(task, planning), options, count, planning.measuring)
-    plan = from_first_rank(partial(_planned, task, options, count, memory_limit, planning.memory))
+    most = planning.measuring.finalists if _can_race(example, planning, count) else 1
+    plans = from_first_rank(
+        partial(_planned, task, options, count, memory_limit, planning.memory, most)
+    )
+    plan = plans[0]
+    if len(plans) > 1:
+        plan = _fastest(plans, example, task, planning.measuring, time.perf_counter() - began)
     return replace(plan, captured=task.captured)
+
+
+def _can_race(example: Example, planning: PlanningOptions, count: int) -> bool:
+    """Whether plans can be run here. Collective."""
+    if not (planning.measure and is_distributed() and count == dist.get_world_size()):
+        return False
+    return can_race(as_module(example.model), example.batch)
+
+
+def _fastest(
+    plans: Sequence[StagedPlan],
+    example: Example,
+    task: PlanningTask,
+    measuring: MeasureOptions,
+    planned_s: float,
+) -> StagedPlan:
+    """Whose steps are the shortest, run within the time that planning leaves. Collective."""
+    device = device_of_group()
+    left_s = measuring.budget_s - SharedClock(device).slowest([planned_s])[0]
+    budget_s = max(0.0, min(measuring.finalists_s, left_s))
+    model = as_module(example.model)
+    found = race(plans, model, task, example.batch, device, budget_s, fresh=measuring.fresh)
+    assert isinstance(found.winner, StagedPlan)
+    return found.winner
 
 
 def _measured(
@@ -139,7 +178,9 @@ def _planned(
     count: int,
     memory_limit: float | None,
     predictor: Predictor | None,
-) -> StagedPlan:
+    most: int,
+) -> list[StagedPlan]:
+    """The plan, and others that may be faster, at most so many."""
     limit = task.memory_limit_of(memory_limit)
     if isinstance(options, SearchedStages):
         options = searched_options(task, options, count, limit)
@@ -150,7 +191,8 @@ def _planned(
         partial(plan_by_peaks, task, options, count, limit, share),
         partial(plan_stages, task, options, count, limit),
     )
-    return replace(found, captured=None)
+    plans = find_contenders(task, found, limit)[:most] if most > 1 else [found]
+    return [replace(plan, captured=None) for plan in plans]
 
 
 def _check_dims(task: PlanningTask, micro_batches: int) -> None:

@@ -38,6 +38,8 @@ class DescribedStages(Protocol):
     @property
     def schedule(self) -> str: ...
     @property
+    def measured_s(self) -> float | None: ...
+    @property
     def cuts(self) -> Sequence[int]: ...
     @property
     def time_s(self) -> float: ...
@@ -126,9 +128,10 @@ def stages_in_words(plan: DescribedStages) -> str:
     waits = min(row.waits for row in stage_rows(plan))
     micro = f"{plan.micro_batches} micro-batches" if plan.micro_batches > 1 else "one micro-batch"
     devices = f"{plan.devices_of_stage} devices" if plan.devices_of_stage > 1 else "one device"
+    measured = "" if plan.measured_s is None else f", which took {format_seconds(plan.measured_s)}"
     return (
         f"{plan.stages} stages of {devices} each run {micro} in turn ({plan.schedule}), and the "
-        f"one that has most to do waits for {waits:.0%} of a step"
+        f"one that has most to do waits for {waits:.0%} of a step{measured}"
     )
 
 

@@ -22,9 +22,11 @@ TOLERANCE = 0.01
 
 JOBS = [
     Job("gpt", 2, (0,), recompute=True),
-    Job("mlp", 2, (0,), micro_batches=8, stages=2),
+    Job("gpt", 2, (0, 1), micro_batches=8, stages=2, recompute=True),
 ]
 MORE_JOBS = [
+    Job("mlp", 2, (0,), micro_batches=8, stages=2),
+    Job("mlp", 4, (1, 2), micro_batches=8, stages=2, recompute=True),
     Job("mlp", 2, (2, 3), micro_batches=4),
     Job("gpt", 2, (0, 1), micro_batches=4, stages=2),
     Job("gpt", 4, (0, 1), micro_batches=8, stages=2),

@@ -28,8 +28,9 @@ from tensoropt_torch.measure.kept.files import digest_of_package, is_written, re
 from tensoropt_torch.measure.kept.operator_times import known_operators, records
 from tensoropt_torch.measure.kept.sealed import SealedFormat
 from tensoropt_torch.measure.machine.key import MachineKey, key_of_job
-from tensoropt_torch.plan import OpRecord, Plan
+from tensoropt_torch.plan import OpRecord, Plan, StagedPlan
 from tensoropt_torch.plan.files import FORMAT_VERSION
+from tensoropt_torch.plan.staged import any_of_json
 from tensoropt_torch.planner.task import PlanningTask
 
 log = get_logger(__name__)
@@ -48,7 +49,7 @@ class _Content(Record):
 class KeptPlan:
     """A plan that an earlier job has found, so many seconds ago, and its file."""
 
-    plan: Plan
+    plan: Plan | StagedPlan
     age_s: float
     path: Path
 
@@ -92,23 +93,23 @@ class KeptPlans:
             return None
         return KeptPlan(plan, max(0.0, time.time() - content.made_at), self._file.path)
 
-    def keep(self, plan: Plan, operators: Iterable[OpRecord]) -> bool:
+    def keep(self, plan: Plan | StagedPlan, operators: Iterable[OpRecord]) -> bool:
         """Replaces the file, and says whether that was possible. ``operators`` are those of the
         task, as they were measured."""
-        keys = {record[0] for record in plan.settings.operators}
+        keys = set(_operators_of(plan))
         used = [record for record in operators if record[0] in keys]
         content = _Content(plan.to_json(), _digest(used), time.time())
         return is_written(lambda: self._file.write(asdict(content)), "the plan")
 
-    def _read(self) -> tuple[_Content, Plan] | None:
+    def _read(self) -> tuple[_Content, Plan | StagedPlan] | None:
         content = self._file.read_as(_Content)
         if content is None:
             return None
-        return content, Plan.from_json(content.plan, f"'{self._file.path}'")
+        return content, any_of_json(content.plan, f"'{self._file.path}'")
 
-    def _digest_of_known(self, plan: Plan) -> str:
+    def _digest_of_known(self, plan: Plan | StagedPlan) -> str:
         """Of the operators of the plan as they are known now."""
-        keys = [record[0] for record in plan.settings.operators]
+        keys = _operators_of(plan)
         known = known_operators(self._machine) if keys else {}
         samples = [known[key] for key in keys if key in known]
         return _digest(records(samples, [sample.family for sample in samples]))
@@ -127,6 +128,7 @@ def conditions_of(
         "settings": task.settings(count),
         "memory_limit": task.default_memory_limit,
         "search": task.search,
+        "stages": [task.max_stages, str(task.stage_pins)],
         "machine": machine,
         "package": digest_of_package(),
         "plan_format": FORMAT_VERSION,
@@ -151,6 +153,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{value!r} is no plain data")
+
+
+def _operators_of(plan: Plan | StagedPlan) -> list[str]:
+    """Those whose times were measured, each once."""
+    plans = plan.plans if isinstance(plan, StagedPlan) else (plan,)
+    return [*dict.fromkeys(record[0] for one in plans for record in one.settings.operators)]
 
 
 def _digest(operators: Iterable[OpRecord]) -> str:

@@ -2,7 +2,8 @@
 
 Predictions tell plans apart that differ by more than predictions are off. Between the others
 measuring decides, so that a plan is taken whose steps were seen to be the shortest, beside
-those of plain data parallelism. What they took is kept for later jobs.
+those of plain data parallelism. What they took is kept for later jobs. Plans in stages are among
+them, or alone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tensoropt_torch.measure.runs.batch import Batch, index_on_meta
 from tensoropt_torch.measure.runs.budget import Budget, GoesOn, OutOfTimeError
 from tensoropt_torch.measure.runs.training import StepTimes, Training
 from tensoropt_torch.measure.runs.trainings import Trainings, conditions_of
-from tensoropt_torch.plan import Choices, Plan
+from tensoropt_torch.plan import Choices, Plan, Settings, StagedPlan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import Step, progress
 from tensoropt_torch.runtime.agreement import from_first_rank, gather, on_all_ranks
@@ -54,6 +55,7 @@ class _Job:
 
     model: nn.Module
     task: PlanningTask
+    settings: Settings
     batch: Batch
     device: torch.device
 
@@ -61,10 +63,11 @@ class _Job:
 @dataclass(frozen=True)
 class PlanRun(Record):
     """What steps of a plan took, in s (``StepTimes``): in its best round, by which plans are
-    compared, and in a usual one, of which predictions are; and of the latter the network."""
+    compared, and in a usual one, of which predictions are; and of the latter the network, without
+    what is sent between stages."""
 
     micro_batches: int
-    choices: Choices
+    choices: Choices | None  # None: in stages
     best_s: Positive
     step_s: Positive
     network_s: NotNegative
@@ -80,7 +83,7 @@ class Race:
         runs: what is known of these plans, by ``Plan.strategy_hash``.
     """
 
-    winner: Plan
+    winner: Plan | StagedPlan
     complete: bool
     runs: Mapping[str, PlanRun] = field(default_factory=dict)
 
@@ -105,7 +108,7 @@ def can_race(model: nn.Module, batch: Batch) -> bool:
 
 @torch.enable_grad()  # it is training that is planned, wherever that is done
 def race(
-    plans: Sequence[Plan],
+    plans: Sequence[Plan | StagedPlan],
     model: nn.Module,
     task: PlanningTask,
     batch: Batch,
@@ -120,8 +123,8 @@ def race(
     equal on all ranks.
 
     Args:
-        plans: for all processes of the job, that differ in their strategies and micro-batches
-            alone.
+        plans: for all processes of the job, that differ in their strategies, stages and
+            micro-batches alone.
         model: with real values or on the meta device; it is not changed.
         task: what they are plans of.
         batch: the global batch.
@@ -130,8 +133,8 @@ def race(
         fresh: those are run again that an earlier job has run.
         known: what this job has run before, with the same programs.
     """
-    of_strategy = replace(plans[0].settings, micro_batches=1)
-    file = ConditionedFile("steps", FILE, conditions_of(task.captured, of_strategy, device))
+    settings = task.settings(plans[0].num_devices)
+    file = ConditionedFile("steps", FILE, conditions_of(task.captured, settings, device))
     none: dict[str, PlanRun] = {}
     kept = from_first_rank(
         lambda: none if fresh else read_or(none, partial(_load, file), RUN_AGAIN)
@@ -141,7 +144,7 @@ def race(
     if missing:
         try:
             rivals = [runs[p.strategy_hash].best_s for p in plans if p.strategy_hash in runs]
-            job = _Job(model, task, batch, device)
+            job = _Job(model, task, settings, batch, device)
             runs |= on_all_ranks(partial(_run, missing, rivals, job, budget_s))
         except LostRanksError:
             raise
@@ -163,15 +166,15 @@ def race(
 
 
 def _run(
-    plans: Sequence[Plan],
+    plans: Sequence[Plan | StagedPlan],
     rivals_s: Sequence[float],
     job: _Job,
     budget_s: float,
 ) -> dict[str, PlanRun]:
     """By strategy, of those for which there was time; beside others, of which it is known how
     long a step takes."""
-    settings, task = plans[0].settings, job.task
-    trainings = Trainings(job.model, task, settings, job.batch, job.device)
+    task = job.task
+    trainings = Trainings(job.model, task, job.settings, job.batch, job.device)
     budget = Budget(budget_s, job.device)
     # Modules are made once if there is place for all of them.
     keeps = sum(plan.memory_bytes for plan in plans) <= task.default_memory_limit
@@ -222,7 +225,7 @@ def _race(
 class _Finalist:
     """One plan."""
 
-    def __init__(self, plan: Plan, trainings: Trainings) -> None:
+    def __init__(self, plan: Plan | StagedPlan, trainings: Trainings) -> None:
         self._plan = plan
         self._trainings = trainings
         self._training: Training | None = None
@@ -247,7 +250,8 @@ class _Finalist:
         assert self._network_share is not None
         plan, step_s = self._plan, statistics.median(rounds_s)
         network_s = self._network_share * step_s
-        return PlanRun(plan.settings.micro_batches, plan.choices, min(rounds_s), step_s, network_s)
+        choices = plan.choices if isinstance(plan, Plan) else None
+        return PlanRun(plan.micro_batches, choices, min(rounds_s), step_s, network_s)
 
     @staticmethod
     def _within(share: Budget) -> GoesOn:
@@ -255,7 +259,7 @@ class _Finalist:
         return lambda measured: measured < LEAST_STEPS or not share.is_spent()
 
 
-def _steps(plan: Plan) -> int:
+def _steps(plan: Plan | StagedPlan) -> int:
     """In a round."""
     return max(STEPS, min(math.ceil(ROUND_S / plan.time_s), MOST_STEPS))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,9 @@ from tensoropt_torch.measure.runs.peak_memory import measure_peak_bytes
 from tensoropt_torch.measure.runs.validation_options import MakeOptimizer
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.module.stage_calls import StageVariantOptions
+from tensoropt_torch.module.staged import parallelize_stages
+from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.planner.optimizer_model import OPTIMIZER_STATES, OptimizerModel
 from tensoropt_torch.progress import Step, silent
 from tensoropt_torch.runtime.ops import network_timing
@@ -172,6 +174,25 @@ class Training:
             module = parallelize(model, plan.captured, plan, context.device, context, weights)
         return Training(module, make_optimizer(module), partial(module, *args, **kwargs))
 
+    @staticmethod
+    def of_stages(
+        model: nn.Module,
+        plan: StagedPlan,
+        device: torch.device,
+        make_optimizer: MakeOptimizer,
+        batch: Batch,
+        weights: WeightSource | None = None,
+    ) -> Training:
+        """As ``of``, of a plan in stages."""
+        assert plan.captured is not None
+        args, kwargs = batch
+        alone = StageVariantOptions(_no_other_calls)
+        with hooks_silent():
+            module = parallelize_stages(
+                model, plan.captured, plan, device, weights, options=alone, check_capture=False
+            )
+        return Training(module, make_optimizer(module), partial(module, *args, **kwargs))
+
     def times(
         self,
         steps: int,
@@ -249,6 +270,10 @@ class Training:
     @property
     def _device(self) -> torch.device:
         return next(self.module.parameters()).device
+
+
+def _no_other_calls(*_: Any, **__: Any) -> NoReturn:
+    raise AssertionError("a batch is unlike the example")
 
 
 def _backward(roots: list[torch.Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,8 +15,11 @@ from tensoropt_torch.measure.runs.batch import Batch, share_of
 from tensoropt_torch.measure.runs.training import Training, optimizer_maker
 from tensoropt_torch.measure.runs.validation_options import MakeOptimizer
 from tensoropt_torch.module.context import RankContext
-from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.module.staged import StagedModule, groups_of
+from tensoropt_torch.plan import Plan, Settings, StagedPlan
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.stage_groups import StageGroups
 from tensoropt_torch.values import WeightSource
 
 
@@ -42,18 +46,33 @@ class Trainings:
         make_optimizer: MakeOptimizer | None = None,
     ) -> None:
         self._model = model
-        self._context = RankContext.make([size for size, _ in settings.mesh_axes], device)
+        self._device = device
+        self._sizes = [size for size, _ in settings.mesh_axes]
+        self._groups: list[AxisGroups | StageGroups] = []
         self.batch = share_of(batch, task.captured, settings, device)
         self._make_optimizer = make_optimizer or optimizer_maker(task.optimizer)
 
-    def start(self, plan: Plan, weights: WeightSource | None = None) -> Training:
+    def start(self, plan: Plan | StagedPlan, weights: WeightSource | None = None) -> Training:
         """What trains with a plan, with the values of the model, or of ``weights``."""
-        context, make_optimizer = self._context, self._make_optimizer
-        return Training.of(self._model, plan, context, make_optimizer, self.batch, weights)
+        given = self._make_optimizer, self.batch, weights
+        if isinstance(plan, Plan):
+            return Training.of(self._model, plan, self._context, *given)
+        training = Training.of_stages(self._model, plan, self._device, *given)
+        assert isinstance(training.module, StagedModule)
+        self._groups.append(groups_of(training.module))
+        return training
+
+    @cached_property
+    def _context(self) -> RankContext:
+        """Of plans without stages."""
+        context = RankContext.make(self._sizes, self._device)
+        self._groups.append(context.groups)
+        return context
 
     def close(self) -> None:
         """Leaves the process groups."""
-        self._context.groups.close()
+        while self._groups:
+            self._groups.pop().close()
 
 
 def conditions_of(

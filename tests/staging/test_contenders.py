@@ -1,0 +1,153 @@
+"""Plans in stages are run before one is taken, beside others with the same cuts and one without
+stages, and are kept for later jobs."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+import tensoropt_torch
+from tensoropt_torch import (
+    MeasureOptions,
+    Plan,
+    StagedPlan,
+    find_stages,
+    find_strategy,
+    measure,
+    strategy,
+)
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.measure.runs import race as races
+from tensoropt_torch.measure.runs.training import StepTimes, Training
+from tensoropt_torch.module import ParallelModule
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.runtime.stage_groups import stage_groups
+from tensoropt_torch.staging import contenders, finding
+from tests.distributed.harness import run_ranks
+
+HERE = "tests.staging.test_contenders"
+MEASURING = MeasureOptions(budget_s=500.0)
+SLOW_S, QUICK_S = 2.0, 1.0
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(128, 128), nn.Tanh()) for _ in range(4)))
+
+
+BATCH = (torch.linspace(-1, 1, 2**15).view(256, 128),)
+GIVEN: dict[str, Any] = {"loss_fn": F.mse_loss, "targets": (torch.zeros(256, 128),)}
+
+
+def slow_links() -> tensoropt_torch.Cluster:
+    cluster = tensoropt_torch.load_cluster("cpu")
+    levels = [replace(level, bandwidth_bytes_per_s=1e8) for level in cluster.levels]
+    return replace(cluster, levels=tuple(levels))
+
+
+def watch(slow: Collection[str]) -> list[ParallelModule]:
+    """What trains in this process from now on; strategies that are ``slow`` are said to take
+    longer than others."""
+    modules: list[Any] = []
+    times = Training.times
+
+    def watching(training: Training, *args: Any, **kwargs: Any) -> StepTimes:
+        assert isinstance(training.module, ParallelModule)
+        plan = training.module.plan
+        modules.append(plan)
+        found = times(training, *args, **kwargs)
+        return replace(found, step_s=SLOW_S if plan.strategy_hash in slow else QUICK_S)
+
+    Training.times = watching  # type: ignore[method-assign]
+    return modules
+
+
+def _as_it_is(task: PlanningTask, *_: Any) -> PlanningTask:
+    return task
+
+
+@dataclass
+class Found:
+    """Of one rank."""
+
+    predicted: str
+    taken: list[Plan | StagedPlan]
+    runs: list[list[tuple[str, bool]]]  # strategies, and whether they are in stages
+    losses: list[float]
+    groups: int
+    is_unchanged: bool
+
+
+def raced(home: str) -> Found:
+    os.environ["TENSOROPT_HOME"] = home
+    races.MARGINS = (0.5,)
+    contenders.NEAR = 1e9  # whatever this machine is busy with
+    for room in (measure, strategy, finding):  # nothing is measured but the plans that are run
+        vars(room).update(profiled_task=_as_it_is, with_operators=_as_it_is)
+    own = model()
+    values = {name: tensor.clone() for name, tensor in own.state_dict().items()}
+    slow: set[str] = set()
+    plans = watch(slow)
+    runs, taken = [], []
+
+    def note(plan: Plan | StagedPlan) -> None:
+        runs.append([(one.strategy_hash, isinstance(one, StagedPlan)) for one in plans])
+        plans.clear()
+        taken.append(replace(plan, captured=None))
+
+    cut: dict[str, Any] = {"stages": ["2"], "micro_batches": 2, **GIVEN}
+    predicted = find_stages(own, BATCH, measuring=replace(MEASURING, finalists=1), **cut)
+    assert not plans
+    slow.add(predicted.strategy_hash)
+    before = len(dist.distributed_c10d._world.pg_map)
+    note(find_stages(own, BATCH, measuring=MEASURING, **cut))
+    gc.collect()
+    groups = len(dist.distributed_c10d._world.pg_map) - before
+    assert stage_groups() is None
+    searched: dict[str, Any] = {"max_stages": 2, "max_micro_batches": 4, "cluster": slow_links()}
+    for _ in range(2):  # the second one is kept
+        note(find_strategy(own, BATCH, measuring=MEASURING, **searched, **GIVEN))
+    losses = []
+    for plan in taken[:2]:
+        parallel = tensoropt_torch.parallelize(model(), plan, BATCH, **GIVEN)
+        loss = parallel(*BATCH, *GIVEN["targets"])
+        loss.backward()
+        losses.append(float(loss.detach()))
+    expected = float(F.mse_loss(own(*BATCH), *GIVEN["targets"]))
+    is_unchanged = all(torch.equal(t, values[n]) for n, t in own.state_dict().items())
+    return Found(predicted.strategy_hash, taken, runs, [*losses, expected], groups, is_unchanged)
+
+
+def test_the_fastest_that_was_run_is_taken(tmp_path: Path) -> None:
+    first, *others = run_ranks(4, f"{HERE}:raced", str(tmp_path), 240)
+    assert all(other == first for other in others)
+    by_hand, searched, kept = first.taken
+    # Of what find_stages runs, the one that is predicted to be fastest is slow.
+    assert first.predicted in {name for name, _ in first.runs[0]}
+    assert isinstance(by_hand, StagedPlan)
+    assert by_hand.strategy_hash != first.predicted
+    assert by_hand.measured_s == QUICK_S
+    # A plan in stages runs beside one without.
+    assert {in_stages for _, in_stages in first.runs[1]} == {True, False}
+    assert searched.measured_s == QUICK_S
+    assert first.runs[2] == []
+    assert kept == searched
+    assert StagedPlan.from_json(by_hand.to_json()) == by_hand
+    assert max(first.losses) - min(first.losses) < 1e-6
+    assert first.is_unchanged
+    assert first.groups == 2  # of the two axes of the mesh, which stays
+
+
+def test_stages_of_one_device_have_no_contenders() -> None:
+    plan = find_stages(model(), BATCH, stages=["2"], num_devices=2, **GIVEN)
+    task = PlanningTask(capture(model(), BATCH, **GIVEN), slow_links())
+    assert contenders.find_contenders(task, plan, 1e9) == [plan]
