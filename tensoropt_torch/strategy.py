@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch.distributed as dist
 
@@ -15,7 +15,7 @@ from tensoropt_torch import measure, simulate
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.measure import MeasureOptions, ValidationOptions
+from tensoropt_torch.measure import ValidationOptions
 from tensoropt_torch.measure.machine.clock import SharedClock
 from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.planner import picks
@@ -124,21 +124,11 @@ class _Finder:
 
     def kept(self) -> Plan | StagedPlan | None:
         """What an earlier job has found, unless all is to be found again."""
-        file, fresh = self._file, self._is_fresh
-        if file is None:
+        if self._file is None:
             return None
-        found = from_first_rank(lambda: (None if fresh else file.load(),))[0]
+        found = None if self._is_fresh else self._file.taken()
         self._phases.end("kept plan")
-        if found is None:
-            return None
-        log.info(
-            "taken from '%s', where it was kept %s ago, so that nothing is searched or run: %r; "
-            "measuring=MeasureOptions(fresh=True) measures and plans again",
-            found.path,
-            format_duration(found.age_s),
-            found.plan,
-        )
-        return found.plan
+        return found
 
     def found(self) -> Plan | StagedPlan:
         """With what is measured now. Kept, if all was run that was to be run."""
@@ -171,7 +161,7 @@ class _Finder:
         asked = {
             "option": self._request.option,
             "limit": self._request.memory_limit,
-            "planning": _plain(self._planning),
+            "planning": measure.plain_options(self._planning),
             "races": self._races,
         }
         return measure.KeptPlans(self._task, self._count, device_of_group(), asked)
@@ -340,18 +330,6 @@ def _without_copies(plans: Sequence[Plan | StagedPlan]) -> list[Plan | StagedPla
     for plan in plans:
         found.setdefault(plan.strategy_hash, plan)
     return list(found.values())
-
-
-def _plain(planning: PlanningOptions) -> Mapping[str, Any]:
-    """The options as plain data, but for what decides nothing, and for the cluster and the
-    constraints, which the task says in full."""
-    named = {part.name: getattr(planning, part.name) for part in fields(planning)}
-    del named["cluster"], named["pin"], named["forbid"]
-    for name, value in named.items():
-        if isinstance(value, MeasureOptions | ValidationOptions):
-            named[name] = asdict(value)
-            del named[name]["fresh"]
-    return named
 
 
 def _warn_unscaled(found: measure.Validation, options: ValidationOptions) -> None:

@@ -2,7 +2,7 @@ from .correction import corrected
 from .fits import scales_of
 from .job_costs import profiled_task, with_operators
 from .kept.comparisons import KeptComparison
-from .kept.plans import KeptPlans
+from .kept.plans import KeptPlans, plain_options
 from .options import MeasureOptions
 from .profiling import ProfileOptions, profile_hardware
 from .runs.race import PlanRun, Race, can_race, race
@@ -23,6 +23,7 @@ __all__ = [
     "as_it_took",
     "can_race",
     "corrected",
+    "plain_options",
     "profile_hardware",
     "profiled_task",
     "race",

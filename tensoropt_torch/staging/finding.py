@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Unpack, get_args
 
@@ -14,10 +14,17 @@ from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.checks import check_memory_limit, check_whole
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import as_module
-from tensoropt_torch.measure import MeasureOptions, can_race, race, with_operators
+from tensoropt_torch.measure import (
+    KeptPlans,
+    MeasureOptions,
+    Race,
+    can_race,
+    plain_options,
+    race,
+    with_operators,
+)
 from tensoropt_torch.measure.machine.clock import SharedClock
-from tensoropt_torch.plan import StagedPlan, StagePins, constraints_of, stage_pins_of
-from tensoropt_torch.planner.memory_limits import Predictor
+from tensoropt_torch.plan import Plan, StagedPlan, StagePins, constraints_of, stage_pins_of
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.stage_schedules import ScheduleName
 from tensoropt_torch.runtime.agreement import (
@@ -118,41 +125,83 @@ def find_stages(
     task = captured_task(example, planning)
     on_all_ranks(lambda: _check_dims(task, 1 if micro_batches is None else micro_batches))
     count = device_count(task, num_devices)
-    began = time.perf_counter()
-    if measures(planning, count):
-        task = _measured(profiled_task(task, planning), options, count, planning.measuring)
-    most = planning.measuring.finalists if _can_race(example, planning, count) else 1
-    plans = from_first_rank(
-        partial(_planned, task, options, count, memory_limit, planning.memory, most)
-    )
-    plan = plans[0]
-    if len(plans) > 1:
-        plan = _fastest(plans, example, task, planning.measuring, time.perf_counter() - began)
+    plan = _StageFinder(example, planning, options, count, memory_limit).plan(task)
     return replace(plan, captured=task.captured)
 
 
-def _can_race(example: Example, planning: PlanningOptions, count: int) -> bool:
-    """Whether plans can be run here. Collective."""
-    if not (planning.measure and is_distributed() and count == dist.get_world_size()):
-        return False
-    return can_race(as_module(example.model), example.batch)
+@dataclass(frozen=True)
+class _StageFinder:
+    """Finds what is asked for, or takes what an earlier job has found."""
+
+    example: Example
+    planning: PlanningOptions
+    options: StageOptions | SearchedStages
+    count: int
+    memory_limit: float | None
+
+    def plan(self, task: PlanningTask) -> StagedPlan:
+        """Without its model. Collective if a process group runs."""
+        began = time.perf_counter()
+        is_measured = measures(self.planning, self.count)
+        if is_measured:
+            task = profiled_task(task, self.planning)
+        most = self.planning.measuring.finalists if self._can_race() else 1
+        file = self._kept_plans(task, most) if is_distributed() else None
+        kept = None if file is None or self.planning.measuring.fresh else file.taken()
+        if kept is not None:
+            return _in_stages(kept)
+        if is_measured:
+            task = _measured(task, self.options, self.count, self.planning.measuring)
+        plans = from_first_rank(partial(self._contenders, task, most))
+        plan, complete = plans[0], True
+        if len(plans) > 1:
+            raced = self._raced(plans, task, time.perf_counter() - began)
+            plan, complete = _in_stages(raced.winner), raced.complete
+        if file is not None and complete:
+            from_first_rank(partial(file.keep, plan, task.operators))
+        return plan
+
+    def _can_race(self) -> bool:
+        """Whether plans can be run here. Collective."""
+        if not (self.planning.measure and is_distributed()):
+            return False
+        if self.count != dist.get_world_size():
+            return False
+        return can_race(as_module(self.example.model), self.example.batch)
+
+    def _kept_plans(self, task: PlanningTask, most: int) -> KeptPlans:
+        asked: dict[str, Any] = {"stages": self.options, "limit": self.memory_limit, "most": most}
+        asked["planning"] = plain_options(self.planning)
+        return KeptPlans(task, self.count, device_of_group(), asked)
+
+    def _contenders(self, task: PlanningTask, most: int) -> list[StagedPlan]:
+        """The plan, and others that may be faster, at most so many."""
+        limit, predictor = task.memory_limit_of(self.memory_limit), self.planning.memory
+        options = self.options
+        if isinstance(options, SearchedStages):
+            options = searched_options(task, options, self.count, limit)
+        # As without stages: jobs shall start soon.
+        share = SURE_SHARE if predictor is None and is_distributed() else 0.0
+        found = by_memory(
+            predictor,
+            partial(plan_by_peaks, task, options, self.count, limit, share),
+            partial(plan_stages, task, options, self.count, limit),
+        )
+        plans = find_contenders(task, found, limit)[:most] if most > 1 else [found]
+        return [replace(plan, captured=None) for plan in plans]
+
+    def _raced(self, plans: Sequence[StagedPlan], task: PlanningTask, planned_s: float) -> Race:
+        """Within the time that planning leaves. Collective."""
+        device, measuring = device_of_group(), self.planning.measuring
+        left_s = measuring.budget_s - SharedClock(device).slowest([planned_s])[0]
+        budget_s = max(0.0, min(measuring.finalists_s, left_s))
+        model, batch = as_module(self.example.model), self.example.batch
+        return race(plans, model, task, batch, device, budget_s, fresh=measuring.fresh)
 
 
-def _fastest(
-    plans: Sequence[StagedPlan],
-    example: Example,
-    task: PlanningTask,
-    measuring: MeasureOptions,
-    planned_s: float,
-) -> StagedPlan:
-    """Whose steps are the shortest, run within the time that planning leaves. Collective."""
-    device = device_of_group()
-    left_s = measuring.budget_s - SharedClock(device).slowest([planned_s])[0]
-    budget_s = max(0.0, min(measuring.finalists_s, left_s))
-    model = as_module(example.model)
-    found = race(plans, model, task, example.batch, device, budget_s, fresh=measuring.fresh)
-    assert isinstance(found.winner, StagedPlan)
-    return found.winner
+def _in_stages(plan: Plan | StagedPlan) -> StagedPlan:
+    assert isinstance(plan, StagedPlan)
+    return plan
 
 
 def _measured(
@@ -170,29 +219,6 @@ def _measured(
         whole = replace(whole, captured=on_all_ranks(split))
     found = with_operators(whole, count, device_of_group(), measuring)
     return replace(task, operators=found.operators, measured_on=found.measured_on)
-
-
-def _planned(
-    task: PlanningTask,
-    options: StageOptions | SearchedStages,
-    count: int,
-    memory_limit: float | None,
-    predictor: Predictor | None,
-    most: int,
-) -> list[StagedPlan]:
-    """The plan, and others that may be faster, at most so many."""
-    limit = task.memory_limit_of(memory_limit)
-    if isinstance(options, SearchedStages):
-        options = searched_options(task, options, count, limit)
-    # As without stages: jobs shall start soon.
-    share = SURE_SHARE if predictor is None and is_distributed() else 0.0
-    found = by_memory(
-        predictor,
-        partial(plan_by_peaks, task, options, count, limit, share),
-        partial(plan_stages, task, options, count, limit),
-    )
-    plans = find_contenders(task, found, limit)[:most] if most > 1 else [found]
-    return [replace(plan, captured=None) for plan in plans]
 
 
 def _check_dims(task: PlanningTask, micro_batches: int) -> None:
