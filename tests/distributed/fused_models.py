@@ -129,17 +129,19 @@ class GroupedAttention(nn.Module):
 
 
 class Multihead(nn.Module):
-    """PyTorch's own attention: of x to itself, or to ``others`` as well."""
+    """PyTorch's own attention: of x to itself, or to ``others`` as well; ``weighed``: it gives its
+    weights, too, as it does by default."""
 
-    def __init__(self, others: int = 0) -> None:
+    def __init__(self, others: int = 0, weighed: bool = False) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
         self.others = others
+        self.weighed = weighed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         keys = x if self.others == 0 else x.tanh()
         values = keys if self.others < 2 else x.sigmoid()
-        out: torch.Tensor = self.attention(x, keys, values, need_weights=False)[0]
+        out: torch.Tensor = self.attention(x, keys, values, need_weights=self.weighed)[0]
         return out
 
 
@@ -202,4 +204,5 @@ def other_ways() -> Fused:
         Attention(nn.Linear(32, 96, bias=False), by_unbind),
         Multihead(),
         Multihead(others=1),
+        Multihead(weighed=True),
     )

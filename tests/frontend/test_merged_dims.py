@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.space.search_space import unpriced_space
 from tests.distributed.fused_models import Multihead
@@ -41,6 +42,22 @@ def test_heads_and_rows_of_pytorchs_attention_can_be_split() -> None:
     projections = splits(model, x, "linear")
     assert len(projections) == 2
     assert all({"b0", "b1", "n", "k"} <= configs for configs in projections)
+
+
+def test_rows_of_attention_that_gives_its_weights_can_be_split() -> None:
+    model, x = Multihead(weighed=True), torch.randn(8, 6, 32)
+    projections = splits(model, x, "linear")
+    assert len(projections) == 2
+    assert all({"b0", "b1", "n", "k"} <= configs for configs in projections)
+    assert micro_batched(capture(Loss(model), (x,)), 4).micro_batches == 4
+
+
+@pytest.mark.parametrize("weighed", [True, False])
+def test_attention_is_trained_with_the_same_bits(weighed: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Loss(Multihead(weighed=weighed)), torch.randn(4, 6, 32)
+    captured = capture(model, (x,))
+    assert_bit_equal(train_captured(model, captured, (x,)), train_module(model, (x,)))
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

@@ -127,6 +127,26 @@ class Translator(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), y.flatten())
 
 
+class Weighed(nn.Module):
+    """PyTorch's own attention as it is called by default, which gives its weights: of one layer
+    nobody reads them, of the other the loss does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+        self.layers = nn.ModuleList(nn.MultiheadAttention(8, 2, batch_first=True) for _ in "12")
+        self.head = nn.Linear(8, 16)
+
+    def forward(self, tokens: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = self.table(tokens)
+        hidden = (tokens == 0).to(h.dtype).mul(-1e4)
+        for layer in self.layers:
+            seen, weights = layer(h, h, h, key_padding_mask=hidden)
+            h = h + seen
+        logits = self.head(h)
+        return F.cross_entropy(logits.flatten(0, 1), y.flatten()) + weights.square().mean()
+
+
 SIZES = 8, 2, 16  # width, heads and width within
 KIND: Any = {"dropout": 0.2, "batch_first": True}
 
@@ -159,6 +179,7 @@ OWN: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
     "masked": (Masked, tokens),
     "shares": (Shares, batch),
     "translator": (Translator, tokens),
+    "weighed": (Weighed, tokens),
 }
 KNOWN = ("gpt", "gpt_tied", "llama", "transformer", "mlp", "vgg", "lstm", "fused", "mixed")
 

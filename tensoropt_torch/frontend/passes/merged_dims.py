@@ -102,6 +102,11 @@ def _keep_apart(graph: fx.Graph, layer: fx.Node) -> None:
         return
     (whole,) = merged.all_input_nodes
     lead = _leading(value_of(whole).shape, rows, width)
+    if lead is None:
+        # What is merged cuts a dim in two, as the products of attention with batch and heads in
+        # one dim do; what follows says of which dims the rows are.
+        user = next(iter(layer.users))
+        lead = _leading(value_of(user).shape, rows, value_of(layer).shape[-1])
     if lead is None or len(lead) < 2:
         return
     for user in layer.users:
