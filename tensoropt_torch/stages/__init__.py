@@ -2,7 +2,14 @@
 
 from tensoropt_torch.stages.cut import Crossing, StageGraph, cut_graph, cut_stage
 from tensoropt_torch.stages.owned import owned_cuts
-from tensoropt_torch.stages.places import After, Before, Cut, cut_points, even_cuts
+from tensoropt_torch.stages.places import (
+    After,
+    Before,
+    Cut,
+    cut_points,
+    even_cuts,
+    trained_modules,
+)
 
 __all__ = [
     "After",
@@ -15,4 +22,5 @@ __all__ = [
     "cut_stage",
     "even_cuts",
     "owned_cuts",
+    "trained_modules",
 ]

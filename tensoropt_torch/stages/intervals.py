@@ -8,7 +8,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import fx
 
 from tensoropt_torch.frontend import CapturedModel
@@ -54,8 +53,7 @@ class Intervals:
         self._bytes = crossing_bytes(self.roles)
         self._work = [0.0, *itertools.accumulate(work_of(node) for node in self._calls)]
         self._kinds = {source.placeholder: source.kind for source in captured.sources}
-        trained = {s.placeholder for s in captured.parameters if _is_trained(s.placeholder)}
-        owns = (int(not trained.isdisjoint(node.all_input_nodes)) for node in self._calls)
+        owns = (int(node in self.roles.owning) for node in self._calls)
         self._owning = [0, *itertools.accumulate(owns)]
         self._tokens = [self._token(number) for number in range(len(self._calls))]
         self._crossings: dict[int, Hashable] = {}
@@ -181,8 +179,3 @@ def _shape(node: fx.Node) -> Hashable:
 def _path(node: fx.Node) -> list[str]:
     """The names of the modules that a call is inside of, outermost first."""
     return (module_of(node) or [""])[-1].split(".")
-
-
-def _is_trained(placeholder: fx.Node) -> bool:
-    value = placeholder.meta["val"]
-    return isinstance(value, torch.Tensor) and value.requires_grad

@@ -72,6 +72,13 @@ def module_of(node: fx.Node) -> list[str]:
     return [p.removeprefix("L['self'].").removeprefix("model").removeprefix(".") for p in paths]
 
 
+def trained_modules(captured: CapturedModel) -> list[str]:
+    """The innermost modules whose calls take parameters that are trained, in their order."""
+    roles = Roles(captured, loss_node(captured))
+    names = (module_of(node) for node in roles.calls if node in roles.owning)
+    return list(dict.fromkeys(path[-1] for path in names if path))
+
+
 def _number(roles: Roles, cut: Cut) -> int:
     fixed = [(n, node) for n, node in enumerate(roles.calls) if node not in roles.again]
     found = [
@@ -89,32 +96,57 @@ def _number(roles: Roles, cut: Cut) -> int:
 
 
 def even_cuts(captured: CapturedModel, count: int) -> list[int]:
-    """Cuts into so many stages of about equal work, where few bytes cross.
+    """Cuts into so many stages of about equal work, where few bytes cross; each stage has
+    parameters that are trained, and the whole of a buffer that forward changes.
 
     Raises:
-        TensorOptError: there are not so many calls.
+        TensorOptError: there are no such cuts.
     """
-    roles = Roles(captured, loss_node(captured))
+    loss = loss_node(captured)
+    roles = Roles(captured, loss)
     work = list(itertools.accumulate(work_of(node) for node in roles.calls))
     bytes_at = crossing_bytes(roles)
-    parameters = {source.placeholder for source in captured.parameters}
-    takes = (int(not parameters.isdisjoint(node.all_input_nodes)) for node in roles.calls)
-    owning = list(itertools.accumulate(takes))
+    owning = list(itertools.accumulate(int(node in roles.owning) for node in roles.calls))
+    closed = _closed(roles, loss)
     found: list[int] = []
     for number in range(1, count):
         share, slack = work[-1] * number / count, SLACK * work[-1] / count
         before = owning[found[-1] - 1] if found else 0
+        most = owning[-1] - (count - number)  # the stages behind have one each
         off = [abs(done - share) for done in work]
-        fit = [n for n in range(1, len(work)) if before < owning[n - 1] < owning[-1]]
+        fit = [n for n in range(1, len(work)) if before < owning[n - 1] <= most and n not in closed]
         if not fit:
-            raise TensorOptError(
-                f"{owning[-1]} calls take parameters, too few for {count} stages of which each has "
-                "some; ask for fewer"
-            )
+            raise _too_few(owning[-1], count)
         closest = min(off[n - 1] for n in fit)
         near = [(bytes_at[n], off[n - 1], n) for n in fit if off[n - 1] <= max(slack, closest)]
         found.append(min(near)[-1])
     return found
+
+
+def _closed(roles: Roles, loss: fx.Node | None) -> set[int]:
+    """Where a graph cannot be cut: behind its loss, and between the uses of a buffer that forward
+    changes."""
+    numbers = {node: n for n, node in enumerate(roles.calls) if node not in roles.again}
+    found = set(range(numbers[loss] + 1, len(roles.calls))) if loss in numbers else set()
+    for memory in roles.changed:
+        users = {_made(user) for user in memory.users}
+        places = [numbers[user] for user in users if user in numbers]
+        found.update(range(min(places, default=0) + 1, max(places, default=0) + 1))
+    return found
+
+
+def _made(user: fx.Node) -> fx.Node:
+    """What is written into a buffer at the end of forward is computed before."""
+    copied = user.args[1] if user.target is torch.ops.aten.copy_.default else user
+    return copied if isinstance(copied, fx.Node) else user
+
+
+def _too_few(owning: int, count: int) -> TensorOptError:
+    return TensorOptError(
+        f"{owning} calls take parameters that are trained, and there is no way to cut between them "
+        f"into {count} stages of which each has some; ask for fewer stages, or train more of the "
+        "model (requires_grad)"
+    )
 
 
 def work_of(node: fx.Node) -> float:

@@ -65,6 +65,8 @@ class Roles:
         before_batch: other calls that depend on no input.
         trained: values that have a gradient: they depend on a trained source, and the loss on
             them, or other ``ends`` of which a loss is computed.
+        owning: calls that take a trained parameter, by themselves or through what is made again:
+            the stage that has one has something for an optimizer.
     """
 
     def __init__(
@@ -83,6 +85,8 @@ class Roles:
         self.before_batch -= self.again
         own = set() if loss is None else {loss}
         self.trained = _with_gradients(captured, own.union(ends))
+        trained = {s.placeholder for s in captured.parameters if _requires_gradient(s.placeholder)}
+        self.owning = self._taking(trained)
 
     def _depending_on(self, sources: set[fx.Node]) -> set[fx.Node]:
         """Calls that depend on nothing but these sources."""
@@ -100,6 +104,15 @@ class Roles:
             if cheap and known.issuperset(node.all_input_nodes):
                 known.add(node)
         return known - sources
+
+    def _taking(self, sources: set[fx.Node]) -> frozenset[fx.Node]:
+        """Calls that are made once and take one of these."""
+        known = set(sources)
+        for node in self.calls:
+            if node in self.again and not known.isdisjoint(node.all_input_nodes):
+                known.add(node)
+        taking = (node for node in self.calls if not known.isdisjoint(node.all_input_nodes))
+        return frozenset(taking) - self.again
 
     def needed_again(self, nodes: Iterable[fx.Node]) -> set[fx.Node]:
         """The calls that are made again for these nodes."""
@@ -136,8 +149,7 @@ def _with_gradients(captured: CapturedModel, ends: set[fx.Node]) -> set[fx.Node]
     below: set[fx.Node] = set()
     for node in nodes:
         if node.op == "placeholder":
-            value = node.meta.get("val")
-            if isinstance(value, torch.Tensor) and value.requires_grad:
+            if _requires_gradient(node):
                 below.add(node)
         elif _passes(node) and any(operand in below for operand in node.all_input_nodes):
             below.add(node)
@@ -146,6 +158,11 @@ def _with_gradients(captured: CapturedModel, ends: set[fx.Node]) -> set[fx.Node]
         if node in reached and node in below and node.op == "call_function":
             reached.update(node.all_input_nodes)
     return below & reached
+
+
+def _requires_gradient(placeholder: fx.Node) -> bool:
+    value = placeholder.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _passes(node: fx.Node) -> bool:

@@ -36,7 +36,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.inner_curves import inner_curves
 from tensoropt_torch.space.rows import rows_of_outputs
 from tensoropt_torch.space.search_space import make_space
-from tensoropt_torch.stages import StageGraph, cut_graph
+from tensoropt_torch.stages import StageGraph, cut_graph, trained_modules
 from tensoropt_torch.staging.held_bytes import held_bytes
 from tensoropt_torch.staging.options import StageOptions
 from tensoropt_torch.staging.transfers import Transfers
@@ -96,7 +96,8 @@ def _check_graphs(captured: CapturedModel, graphs: Sequence[StageGraph]) -> None
         if not trained:
             raise TensorOptError(
                 f"part {number} of {len(graphs)} has no parameters that are trained, so that there "
-                "is nothing for an optimizer; move a cut"
+                "is nothing for an optimizer; move a cut: modules that have such parameters "
+                f"are {', '.join(trained_modules(captured)) or 'none'}"
             )
 
 

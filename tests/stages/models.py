@@ -127,6 +127,22 @@ class Translator(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), y.flatten())
 
 
+class FrozenEnds(nn.Module):
+    """A body that is trained between a table and a head that are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 64).requires_grad_(False)
+        self.body = nn.Sequential(nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 64))
+        self.head = nn.Linear(64, 16).requires_grad_(False)
+
+    def forward(self, tokens: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = self.table(tokens)
+        h = h + h.tanh().mean(1, keepdim=True)
+        logits = self.head(self.body(h))
+        return F.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+
 class Weighed(nn.Module):
     """PyTorch's own attention as it is called by default, which gives its weights: of one layer
     nobody reads them, of the other the loss does."""
@@ -179,6 +195,7 @@ OWN: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
     "masked": (Masked, tokens),
     "shares": (Shares, batch),
     "translator": (Translator, tokens),
+    "frozen_ends": (FrozenEnds, tokens),
     "weighed": (Weighed, tokens),
 }
 KNOWN = ("gpt", "gpt_tied", "llama", "transformer", "mlp", "vgg", "lstm", "fused", "mixed")

@@ -217,6 +217,32 @@ def test_stages_of_equal_work() -> None:
         assert sum(calls) == 5 and min(calls) >= 1
 
 
+@pytest.mark.parametrize("frozen", [range(3), range(3, 6), range(1, 5)], ids=str)
+def test_each_stage_has_parameters_that_are_trained(frozen: range) -> None:
+    case = Case(nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))), (torch.randn(4, 8),))
+    for number in frozen:
+        case.model.get_submodule(str(number)).requires_grad_(False)
+    case = Case(case.model, case.args, nn.functional.mse_loss, (torch.randn(4, 8),))
+    captured = captured_of(case)
+    trained = [number for number in range(6) if number not in frozen]
+    for count in range(2, len(trained) + 1):
+        stages = cut_graph(captured, even_cuts(captured, count))
+        for stage in stages:
+            assert any(int(name.split(".")[0]) in trained for name in stage.parameters)
+    with pytest.raises(TensorOptError, match=f"{len(trained)} calls take parameters that are"):
+        even_cuts(captured, len(trained) + 1)
+
+
+def test_a_buffer_that_changes_is_in_one_stage() -> None:
+    shared = nn.BatchNorm1d(8)
+    layers = [nn.Linear(8, 8), shared, nn.Linear(8, 8), nn.Linear(8, 8), shared, nn.Linear(8, 8)]
+    x = torch.randn(4, 8)
+    case = Case(nn.Sequential(*layers), (x,), nn.functional.mse_loss, (x,))
+    captured = captured_of(case)
+    first, second = cut_graph(captured, even_cuts(captured, 2))
+    assert "1.weight" in {*first.parameters} ^ {*second.parameters}
+
+
 def test_after_is_behind_the_last_call() -> None:
     captured = captured_of(make("skips"))
     after, before = (

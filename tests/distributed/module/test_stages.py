@@ -26,6 +26,7 @@ ON_TWO = [
     Pipeline("llama", {"max_micro_batches": 4}, "adamw"),
     Pipeline("transformer", {"stages": 2, "micro_batches": 4}, dtype=torch.float32),
     Pipeline("normalised", {"stages": ["layers.3"]}),
+    Pipeline("frozen_ends", {"stages": 2, "micro_batches": 4}, "adamw", clip=0.1),
     Pipeline("weighed", {"stages": 2, "micro_batches": 4}, "adamw", clip=0.1),
     Pipeline("texts", {"stages": 2, "micro_batches": 4}, "adamw", clip=0.1),
     Pipeline("mixed", {"stages": 2, "micro_batches": 2}, tolerance=1e-5),
