@@ -180,6 +180,15 @@ class SplitRows:
             f"{operand.name}: {' or '.join(_words(layout) for layout in self.layouts(operand))}"
             for operand in operands
         )
+        if target_name(node).startswith("aten.embedding_bag."):
+            return refusal(
+                self._count,
+                f"op '{operator_name(node)}' ({node.target}) gets its bags one after the other, "
+                f"each as long as its offsets say ({states}), so that no part of the batch is "
+                "known to have whole bags",
+                "give it bags as rows: indices of two dims, the shorter ones filled up with "
+                "padding_idx, and no offsets",
+            )
         return refusal(
             self._count,
             f"op '{operator_name(node)}' ({node.target}) computes with rows of several of them, "

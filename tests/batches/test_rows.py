@@ -195,6 +195,24 @@ def test_what_counts_rows_of_the_whole_batch_is_refused(
         micro_batched(capture(case.model, case.args), 2)
 
 
+class BagsByOffsets(nn.Module):
+    """Bags of any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = nn.EmbeddingBag(12, WIDTH, include_last_offset=True)
+
+    def forward(self, words: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        bags: torch.Tensor = self.bags(words, offsets)
+        return bags.square().mean()
+
+
+def test_bags_of_any_size_are_refused_with_what_to_do() -> None:
+    captured = capture(BagsByOffsets(), (positions(12, 2 * ROWS), torch.arange(ROWS + 1) * 2))
+    with pytest.raises(TensorOptError, match="give it bags as rows: indices of two dims"):
+        micro_batched(captured, 2)
+
+
 def sort(h: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return h.sort(dim=1).values * torch.arange(STEPS)[:, None]
 

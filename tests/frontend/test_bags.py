@@ -63,6 +63,13 @@ def test_offsets_that_are_rows_are_rows() -> None:
     assert ROWS in captured_with(counted)
 
 
+def test_offsets_that_end_with_the_last_row_are_rows() -> None:
+    def counted(table: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return F.embedding_bag(x.flatten(), table, torch.arange(7) * 5, include_last_offset=True)
+
+    assert ROWS in captured_with(counted)
+
+
 def by_frequency(table: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return F.embedding_bag(x, table, scale_grad_by_freq=True)
 
@@ -75,13 +82,18 @@ def with_a_longer_last_one(table: torch.Tensor, x: torch.Tensor) -> torch.Tensor
     return F.embedding_bag(x.flatten(), table, torch.arange(5) * 5)
 
 
+def that_leave_some_out(table: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return F.embedding_bag(x.flatten(), table, torch.arange(7) * 4, include_last_offset=True)
+
+
 def other_outputs(table: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     found = torch.embedding_bag(table, x.flatten(), torch.arange(6) * 5, mode=1)
     return found[0] / found[2].unsqueeze(1)
 
 
 @pytest.mark.parametrize(
-    "look_up", [by_frequency, of_other_sizes, with_a_longer_last_one, other_outputs]
+    "look_up",
+    [by_frequency, of_other_sizes, with_a_longer_last_one, that_leave_some_out, other_outputs],
 )
 def test_other_bags_stay(look_up: Callable[..., torch.Tensor]) -> None:
     assert ROWS not in captured_with(look_up)

@@ -46,14 +46,20 @@ def bags_to_rows(graph: fx.Graph) -> None:
 def _are_rows(node: fx.Node, values: ConstantValues) -> bool:
     begins = values.of(argument(node, "offsets"))
     count = value_of(argument(node, "indices")).numel()
-    if begins is None or argument(node, "include_last_offset") or count == 0:
+    bags = _number_of_bags(node)
+    if begins is None or count == 0 or bags < 1:
         return False
-    size, rest = divmod(count, max(1, begins.numel()))
+    size, rest = divmod(count, bags)
     return rest == 0 and torch.equal(begins, torch.arange(begins.numel()).to(begins) * size)
 
 
+def _number_of_bags(node: fx.Node) -> int:
+    offsets: int = value_of(argument(node, "offsets")).numel()
+    return offsets - 1 if argument(node, "include_last_offset") else offsets
+
+
 def _of_rows(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    bags = value_of(argument(node, "offsets")).numel()
+    bags = _number_of_bags(node)
     indices, factors = argument(node, "indices"), argument(node, "per_sample_weights")
     rows = _as_rows(graph, indices, bags)
     factors = None if factors is None else _as_rows(graph, factors, bags)
