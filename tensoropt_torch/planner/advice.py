@@ -3,7 +3,8 @@
 ::
 
     advice(task, 8, limit, least_bytes, attempt)
-    # "a device has 74.51 GiB, so set recompute=True (--recompute): 4.1 s a step with 60.1 GiB"
+    # "a device has 74.51 GiB. What fits: set recompute=True (--recompute): 4.1 s a step with
+    # 60.1 GiB"
 """
 
 from __future__ import annotations
@@ -57,8 +58,12 @@ def advice(
     kinds = _cheaper(task, num_devices), _more_devices(task, num_devices)
     found = [_first_that_fits(ways, limit, attempt) for ways in kinds]
     said = "; or ".join(one for one in found if one)
-    first = limit_advice(least_bytes, task.cluster.device.memory_bytes)
-    return first + (said or "use a smaller batch: " + _tried(task))
+    device_bytes = task.cluster.device.memory_bytes
+    if said and least_bytes <= device_bytes:
+        return f"raise memory_limit to that. What fits without: {said}"
+    if said:
+        return f"a device has {format_bytes(device_bytes)}. What fits: {said}"
+    return f"{limit_advice(least_bytes, device_bytes)}use a smaller batch. {_tried(task)}"
 
 
 def _first_that_fits(ways: Iterator[_Way], limit: float, attempt: Attempt) -> str:
@@ -130,10 +135,10 @@ def _is_power_of_two(count: int, num_devices: int) -> bool:
 
 
 def _tried(task: PlanningTask) -> str:
-    """That nothing fits, with what was tried."""
+    """What was tried besides, in vain."""
     ways = [
         "" if task.recompute else "recomputation",
         "" if task.in_micro_batches else "micro-batches",
         f"more devices than the {task.cluster.num_devices} of '{task.cluster.name}'",
     ]
-    return f"nothing fits with {', '.join(way for way in ways if way)} either"
+    return f"Tried as well, and not enough: {', '.join(way for way in ways if way)}"

@@ -30,6 +30,7 @@ from tensoropt_torch.plan import (
     default_max_configs,
 )
 from tensoropt_torch.planner.frontier import Frontier
+from tensoropt_torch.planner.memory_limits import limit_advice
 from tensoropt_torch.planner.searched import Searched
 from tensoropt_torch.planner.stage_timeline import timeline_of
 from tensoropt_torch.planner.task import PlanningTask
@@ -40,6 +41,7 @@ from tensoropt_torch.stages import StageGraph, cut_graph, trained_modules
 from tensoropt_torch.staging.held_bytes import held_bytes
 from tensoropt_torch.staging.options import StageOptions
 from tensoropt_torch.staging.transfers import Transfers
+from tensoropt_torch.units import format_bytes
 
 
 class FindPart(Protocol):
@@ -114,7 +116,18 @@ class Fastest:
         """See ``FindPart``."""
         limit = max(0.0, self.limit - held)
         frontier = self.frontier(space, settings, captured, limit)
+        if frontier.smallest.memory_bytes > limit:
+            raise self._too_large(frontier.least_memory_bytes, held)
         return frontier.whole_plan(frontier.at(limit).index)
+
+    def _too_large(self, least: float, held: float) -> TensorOptError:
+        needed = least + held
+        advised = limit_advice(needed, self.task.cluster.device.memory_bytes)
+        return TensorOptError(
+            f"no strategy needs at most {format_bytes(self.limit)} per device: the least is "
+            f"{format_bytes(needed)}, with {format_bytes(held)} for what stages send each other; "
+            f"{advised}set recompute=True, give more micro_batches, or use more devices or stages"
+        )
 
     def frontier(
         self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel, limit: float

@@ -100,7 +100,8 @@ def test_more_devices_of_the_cluster_are_tried() -> None:
 
 
 def test_a_limit_is_advised_only_up_to_the_memory_of_a_device() -> None:
-    assert "raise memory_limit to that, or" in error(cluster="h100-2", memory_limit=420e6)
+    text = error(cluster="h100-2", memory_limit=420e6)
+    assert "raise memory_limit to that. What fits without: set max_micro_batches=8" in text
     for text in (
         error(cluster=cluster(420e6)),
         error(cluster=cluster(420e6), option="mini_parallelism"),
@@ -124,8 +125,23 @@ def frontier_error(ask: Callable[[tensoropt_torch.Frontier], Any]) -> str:
 def test_where_nothing_helps_it_is_said_what_was_tried() -> None:
     text = error(cluster=cluster(1e6))
     assert text.endswith(
-        "use a smaller batch: nothing fits with recomputation, micro-batches, more devices than "
-        "the 2 of 'h100-2' either"
+        "a device has 1.06 MiB, so use a smaller batch. Tried as well, and not enough: "
+        "recomputation, micro-batches, more devices than the 2 of 'h100-2'"
     )
     asked = error(cluster=cluster(1e6), recompute=True, max_micro_batches=2)
-    assert "nothing fits with more devices than the 2 of 'h100-2' either" in asked
+    assert asked.endswith("and not enough: more devices than the 2 of 'h100-2'")
+
+
+def test_the_part_of_a_pipeline_that_does_not_fit_is_told_with_what_it_needs() -> None:
+    with torch.device("meta"):
+        model, args = Layers(), (torch.zeros(ROWS, WIDTH),)
+    with pytest.raises(TensorOptError) as found:
+        tensoropt_torch.find_stages(
+            model, args, cluster="h100-2", memory_limit=1e6, stages=2, memory="sums"
+        )
+    assert re.fullmatch(
+        r"part 0 of 2: no strategy needs at most 976.6 KiB per device: the least is [\d.]+ MiB, "
+        r"with [\d.]+ MiB for what stages send each other; raise memory_limit to that, or set "
+        r"recompute=True, give more micro_batches, or use more devices or stages",
+        str(found.value),
+    ), str(found.value)

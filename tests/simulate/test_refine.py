@@ -199,7 +199,7 @@ def test_the_fewest_devices_whose_peaks_fit_are_found() -> None:
     small = replace(cluster, levels=(replace(cluster.levels[0], count=2),))
     with pytest.raises(
         TensorOptError,
-        match=r"on up to 2 devices.*simulated peak.* on 2 is .*; raise memory_limit to that, or ",
+        match=r"on up to 2 devices.*simulated peak.* on 2 is .*; raise memory_limit to that",
     ):
         find(**arguments | {"memory_limit": 1000, "cluster": small})
 
