@@ -118,7 +118,8 @@ class AttributeWatch:
             raise TensorOptError(
                 f"attribute '{place}' is written by forward in calls of one kind and read in those "
                 "of another, so that what they compute depends on the calls before; make it a "
-                "buffer, or return it and pass it as an input"
+                "buffer, return it and pass it as an input, or if it is a table, make it when the "
+                "model is made, as large as the longest input needs"
             )
         self._watched, self._written = watched, all_written
         self._fields = _joined(self._fields, fields or {})

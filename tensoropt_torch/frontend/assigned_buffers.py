@@ -58,8 +58,10 @@ class AssignedBuffers:
             raise TensorOptError(
                 f"the forward pass of {type(self._model).__name__} changes buffer '{name}' from "
                 f"{old.dtype} {tuple(old.shape)} to {new.dtype} {tuple(new.shape)}; "
-                "a buffer has to keep its size and dtype. If its first call does that alone, call "
-                "the model once before planning, on the kind of input that it is trained with"
+                "a buffer has to keep its size and dtype. Make a table as large as the longest "
+                "input needs when the model is made, or keep what is made anew for other sizes in "
+                "an attribute that is no buffer. If the first call does that alone, call the model "
+                "once before planning, on the kind of input that it is trained with"
             )
 
     def _check_other_names(self, name: str, old: torch.Tensor, new: torch.Tensor) -> None:

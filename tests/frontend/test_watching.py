@@ -199,10 +199,10 @@ def test_what_is_carried_from_call_to_call_is_refused(what: str, words: str) -> 
 class Fills(nn.Module):
     """Its first call puts something into a buffer that is None, or makes the buffer."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, persistent: bool = False) -> None:
         super().__init__()
         self.linear, self.what = nn.Linear(4, 4), what
-        self.register_buffer("table", None)
+        self.register_buffer("table", None, persistent=persistent)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h: torch.Tensor = self.linear(x)
@@ -226,7 +226,8 @@ def test_buffers_that_the_first_call_fills_with_something_else_are_refused(what:
         TensorOptError, match=rf"fills .*'{name}', which held nothing before.* Call the model once"
     ):
         capture(model, (x,))
-    assert dict(model._buffers) == {"table": None} and not model._non_persistent_buffers_set
+    assert dict(model._buffers) == {"table": None}
+    assert model._non_persistent_buffers_set == {"table"}
     model(x)
     capture(model, (x,))
 
@@ -237,6 +238,16 @@ def test_buffers_that_are_filled_with_what_is_always_the_same_are_left_alone() -
     assert dict(model._buffers) == {"table": None}
     assert differences(model, captured, (x,)) == []
     assert dict(model._buffers) == {"table": None}
+
+
+def test_filled_buffers_that_a_state_dict_has_are_refused() -> None:
+    model, x = Fills("constant", persistent=True), torch.randn(3, 4)
+    with pytest.raises(TensorOptError, match=r"fills .table., .*state dict .*persistent=False"):
+        capture(model, (x,))
+    assert dict(model._buffers) == {"table": None}
+    model(x)
+    captured = capture(model, (x,))
+    assert "table" in captured.constants
 
 
 def test_a_table_of_random_numbers_that_is_made_once_is_refused() -> None:

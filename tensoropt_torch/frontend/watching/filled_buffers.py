@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -31,12 +31,21 @@ class FilledBuffers:
 
     def images(self) -> dict[Place, Image]:
         """What the new ones are, which tells whether they change."""
-        return {
-            owner.place(name): image_of(value)
-            for owner, before, _ in self._empty
-            for name, value in owner.module._buffers.items()
-            if isinstance(value, torch.Tensor) and before.get(name) is None
-        }
+        return {owner.place(name): image_of(value) for owner, name, value in self._new()}
+
+    def saved(self) -> list[Place]:
+        """The new ones that state dicts of the model have from then on."""
+        return [
+            owner.place(name)
+            for owner, name, _ in self._new()
+            if name not in owner.module._non_persistent_buffers_set
+        ]
+
+    def _new(self) -> Iterator[tuple[Owner, str, torch.Tensor]]:
+        for owner, before, _ in self._empty:
+            for name, value in owner.module._buffers.items():
+                if isinstance(value, torch.Tensor) and before.get(name) is None:
+                    yield owner, name, value
 
     def restore(self) -> None:
         """The modules have the buffers that they had, and the same tensors in the others."""
@@ -59,7 +68,21 @@ def refuse_in_other_calls(model: str, first: Sequence[str], here: Sequence[str])
             f"the first forward pass of {model} fills {names}, which held nothing before, and this "
             "call is not like the example of the plan: it would make its own, where the model "
             "keeps what its first call has made. Call the model once before planning, on the kind "
-            "of input that it is trained with, or make it when the model is made"
+            "of input that it is trained with, or make it when the model is made, as large as the "
+            "longest input needs"
+        )
+
+
+def refuse_saved(model: str, places: Sequence[Place]) -> None:
+    """Raises TensorOptError if there are any: a state dict of the model has them after its first
+    call, and one of a graph that makes them in each call has not."""
+    if places:
+        names = ", ".join(f"'{place}'" for place in places)
+        raise TensorOptError(
+            f"the first forward pass of {model} fills {names}, which held nothing before and which "
+            "its state dict has from then on, while that of a parallel module would not. Call the "
+            "model once before planning, on the kind of input that it is trained with, make the "
+            "buffer when the model is made, or register it with persistent=False"
         )
 
 

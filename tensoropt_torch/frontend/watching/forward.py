@@ -24,7 +24,11 @@ from tensoropt_torch.frontend.watching.attribute_uses import (
     changed_values,
     owners_of,
 )
-from tensoropt_torch.frontend.watching.filled_buffers import FilledBuffers, refuse_filled
+from tensoropt_torch.frontend.watching.filled_buffers import (
+    FilledBuffers,
+    refuse_filled,
+    refuse_saved,
+)
 from tensoropt_torch.frontend.watching.images import ATOMS, MISSING, Image
 from tensoropt_torch.frontend.watching.leaks import LeakedTensors
 from tensoropt_torch.frontend.watching.lifting import Lifted
@@ -183,10 +187,11 @@ class ForwardWatch:
             images = self._images()
             changed = list(changed_values(state.images, images))
             values = {place: self._value(place) for place, *_ in changed}
-            self._filled = buffers.images()
+            self._filled, saved = buffers.images(), buffers.saved()
         finally:
             state.restore(self._owners)
             buffers.restore()
+        refuse_saved(self._model, saved)
         reads = self._reads(log)
         self._check_iterators(reads)
         # What is the same object was changed in place, so somebody has read it.

@@ -19,7 +19,7 @@ class FirstLength(nn.Module):
         super().__init__()
         self.layer = nn.Linear(4, 4)
         if is_buffer:
-            self.register_buffer("scale", None)
+            self.register_buffer("scale", None, persistent=False)
         else:
             self.scale = None
 
