@@ -103,6 +103,19 @@ def loss_of_broadcast(self: Layer, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
+def as_others(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    ones = torch.ones(4, dtype=torch.int64)
+    return (hidden * ones.type_as(hidden) + torch.ops.aten.to.other(ones, hidden)).sum()
+
+
+def test_casts_need_no_example() -> None:
+    _, module = normalised(as_others, forms.casts_without_example)
+    assert {"aten.type_as.default", "aten.to.other"}.isdisjoint(targets(module))
+    casts = module.graph.find_nodes(op="call_function", target=torch.ops.aten.to.dtype)
+    assert [len(cast.all_input_nodes) for cast in casts] == [1, 1]
+
+
 def test_broadcasts_become_expands_of_what_is_smaller() -> None:
     assert "aten.broadcast_tensors.default" in targets(normalised(loss_of_broadcast)[1])
     _, module = normalised(loss_of_broadcast, forms.broadcasts_to_expands)
@@ -135,6 +148,8 @@ def test_unused_calls_go_and_inputs_stay() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
-@pytest.mark.parametrize("body", [checked, casts, copies, loss_of_broadcast, views, unused])
+@pytest.mark.parametrize(
+    "body", [checked, casts, copies, loss_of_broadcast, as_others, views, unused]
+)
 def test_numbers_stay_the_same_after_every_pass(body: Body) -> None:
     check_after_every_pass(body)

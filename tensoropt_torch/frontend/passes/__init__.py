@@ -28,6 +28,7 @@ from tensoropt_torch.frontend.passes.constants import fold_constants
 from tensoropt_torch.frontend.passes.experts import join_routed_experts
 from tensoropt_torch.frontend.passes.forms import (
     broadcasts_to_expands,
+    casts_without_example,
     factories_without_example,
     split_recurrent_stacks,
     views_to_reshapes,
@@ -75,6 +76,7 @@ PASSES: tuple[Pass, ...] = (
     broadcasts_to_expands,
     split_recurrent_stacks,
     factories_without_example,
+    casts_without_example,
     views_to_reshapes,
     eliminate_dead_code,
     indices_to_views,

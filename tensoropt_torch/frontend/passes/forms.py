@@ -32,6 +32,8 @@ _FILLED = {
     "aten.new_empty.default": aten.empty.memory_format,
 }
 
+_CASTS = frozenset({"aten.type_as.default", "aten.to.other"})
+
 
 def views_to_reshapes(graph: fx.Graph) -> None:
     """A view of a local shard may need a copy where the whole did not."""
@@ -68,6 +70,21 @@ def factories_without_example(graph: fx.Graph) -> None:
         node.args = (argument(node, "size"), *filled)
         node.kwargs = {"dtype": value.dtype, "device": value.device}
         node.target = target
+
+
+def casts_without_example(graph: fx.Graph) -> None:
+    """``x.type_as(y)`` and ``x.to(y)`` take dtype and device of y, and none of its values: they
+    need no part of it."""
+    for node in graph.nodes:
+        if target_name(node) not in _CASTS:
+            continue
+        given, value = value_of(node.args[0]), value_of(node)
+        if given.device != value.device:
+            continue
+        names = () if target_name(node) == "aten.type_as.default" else ("non_blocking", "copy")
+        node.args = (node.args[0], value.dtype, *(argument(node, name) for name in names))
+        node.kwargs = {k: v for k, v in node.kwargs.items() if k == "memory_format"}
+        node.target = aten.to.dtype
 
 
 def split_recurrent_stacks(graph: fx.Graph) -> None:
