@@ -25,7 +25,7 @@ from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.module.variant import Variant
 from tensoropt_torch.parameters.kept_gradients import is_kept, reduce_kept
 from tensoropt_torch.parameters.local_parts import local_tensor
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.runtime.agreement import agree_or_raise, on_all_ranks
 from tensoropt_torch.steps.replaced import ReplacedParameters
 from tensoropt_torch.steps.split_states import SplitState, split_states
@@ -120,6 +120,11 @@ class PlanMover:
 
 
 def _check(plan: Plan, moving: Moving, captured: CapturedModel) -> None:
+    if isinstance(plan, StagedPlan):
+        raise TensorOptError(
+            f"move_to goes to plans without stages, and this one has {plan.stages}: save a "
+            "checkpoint, and go on from it with parallelize(model, plan)"
+        )
     if not isinstance(plan, Plan):
         raise TensorOptError(
             f"plan is a {type(plan).__name__}; give a Plan of the same model for as many devices"

@@ -225,6 +225,7 @@ def run_refusals(_: None) -> list[str]:
         error_of(module, frontier_of(Net().float()).fastest.plan),
         error_of(module, frontier.smallest),
         error_of(module, frontier.smallest.plan, module),
+        error_of(module, tensoropt_torch.find_stages(net(), batch(0), stages=2, measure=False)),
     ]
     assert differing(before, everything(module, run.optimizer)) == []
     run.step(1)
@@ -243,6 +244,7 @@ def test_what_cannot_be_moved_is_told_and_nothing_has_changed() -> None:
         "was made for another model",
         "plan is a FrontierPoint",
         "move_to was given a ParallelModule",
+        "move_to goes to plans without stages, and this one has 2: save a checkpoint",
         "was made before move_to",
     ]
     for found in run_ranks(RANKS, f"{HERE}:run_refusals", None, 90):
