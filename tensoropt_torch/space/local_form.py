@@ -94,6 +94,7 @@ def local_arguments(
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     keywords = {argument.name for argument in node.target._schema.arguments if argument.kwarg_only}
+    keywords.add("memory_format")  # which functions and methods of PyTorch take by name alone
     rest = iter(operands)
     for name, value in named_arguments(node):
         value = _with_operands(replaced.get(name, value), rest)

@@ -145,7 +145,7 @@ class FrozenEnds(nn.Module):
 
 class Weighed(nn.Module):
     """PyTorch's own attention as it is called by default, which gives its weights: of one layer
-    nobody reads them, of the other the loss does."""
+    nobody reads them, of the other the loss does. The mask is cast with a memory format."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class Weighed(nn.Module):
 
     def forward(self, tokens: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         h = self.table(tokens)
-        hidden = (tokens == 0).to(h.dtype).mul(-1e4)
+        hidden = (tokens == 0).to(h.dtype, memory_format=torch.contiguous_format).mul(-1e4)
         for layer in self.layers:
             seen, weights = layer(h, h, h, key_padding_mask=hidden)
             h = h + seen
