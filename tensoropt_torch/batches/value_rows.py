@@ -15,7 +15,7 @@ from tensoropt_torch.batches.refusals import refusal
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.frontend.lowering import operator_name, tensor_operands
-from tensoropt_torch.frontend.passes.nodes import source_line, target_name, value_of
+from tensoropt_torch.frontend.passes.nodes import FOLDED, source_line, target_name, value_of
 from tensoropt_torch.frontend.python_calls import binding_of_node, is_python_call, proof_of
 from tensoropt_torch.space.local_form import LocalForm
 from tensoropt_torch.space.search_space import unpriced_space
@@ -83,10 +83,19 @@ class SplitRows:
     def _add_source(self, source: Source) -> None:
         if source.kind == "literal":
             return
-        layout = "S0" if self.is_split(source) else WHOLE
-        self.choices[source.placeholder] = {(layout,): RowChoice((), None)}
+        layouts = ["S0"] if self.is_split(source) else [WHOLE, *self._repeated(source)]
+        self.choices[source.placeholder] = {(layout,): RowChoice((), None) for layout in layouts}
         if source.kind != "parameter":
             self.of_data.add(source.placeholder)
+
+    def _repeated(self, source: Source) -> list[str]:
+        """The dims along which a constant of the graph is, for each micro-batch, the same part:
+        batch and heads in one dim, say, of positions that know no rows."""
+        folded = source.placeholder.meta.get(FOLDED)
+        if folded is None:
+            return []
+        dims = (dim for dim, size in enumerate(folded.shape) if size % self._count == 0)
+        return [f"S{dim}" for dim in dims if _has_equal_parts(folded, dim, self._count)]
 
     def _add_call(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
@@ -202,6 +211,11 @@ class SplitRows:
         if node not in self.of_data or self.layouts(node) != [WHOLE]:
             return False
         return self._rows in value_of(node).shape
+
+
+def _has_equal_parts(tensor: torch.Tensor, dim: int, count: int) -> bool:
+    first, *others = tensor.chunk(count, dim)
+    return len(others) == count - 1 and all(torch.equal(first, other) for other in others)
 
 
 def _words(layout: str) -> str:

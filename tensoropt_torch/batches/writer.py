@@ -21,8 +21,10 @@ from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.frontend.lowering import operator_name, tensor_operands
 from tensoropt_torch.frontend.micro_batching import Join, MicroBatching
 from tensoropt_torch.frontend.passes.known_results import KnownResults
-from tensoropt_torch.frontend.passes.nodes import value_of
+from tensoropt_torch.frontend.passes.nodes import FOLDED, value_of
 from tensoropt_torch.space.local_form import local_arguments, operator_named, target_operands
+
+aten = torch.ops.aten
 
 
 def _join(layout: str) -> Join:
@@ -68,7 +70,7 @@ class MicroBatchWriter:
         for node, needed in self._needed(layouts):
             self._call(node, needed)
         new = self._graph.output(
-            fx.map_arg(old.args[0], lambda node: self._values[node, (layouts[node],)])
+            fx.map_arg(old.args[0], lambda node: self._value(node, layouts[node]))
         )
         new.meta = dict(old.meta)
         self._graph.lint()
@@ -147,7 +149,7 @@ class MicroBatchWriter:
         operands = [
             self._totals.of(operand, self._graph)
             if number in choice.totals
-            else self._values[operand, (choice.operands[number],)]
+            else self._value(operand, choice.operands[number])
             for number, operand in enumerate(tensor_operands(node))
         ]
         assert isinstance(node.target, OpOverload) and choice.config is not None
@@ -160,8 +162,16 @@ class MicroBatchWriter:
             args, kwargs = local_arguments(node, form.arguments, operands, device)  # type: ignore[arg-type]
             new = self._write(node, node.target, args, kwargs)
         if form.scale != 1:
-            new = self._write(new, torch.ops.aten.mul.Tensor, (new, form.scale), {})
+            new = self._write(new, aten.mul.Tensor, (new, form.scale), {})
         self._values[node, layouts] = new
+
+    def _value(self, node: fx.Node, layout: str) -> fx.Node:
+        """What was written; of a constant whose parts are equal the first one."""
+        if (node, (layout,)) not in self._values:
+            dim, whole = int(layout.removeprefix("S")), self._values[node, (WHOLE,)]
+            args = (whole, dim, 0, value_of(node).shape[dim] // self._count)
+            self._values[node, (layout,)] = self._write(node, aten.slice.Tensor, args, {})
+        return self._values[node, (layout,)]
 
     def _write(
         self,
@@ -175,7 +185,8 @@ class MicroBatchWriter:
         whole = like.meta["val"]
         mode = whole.fake_mode if isinstance(whole, FakeTensor) else nullcontext()
         with nullcontext() if node.all_input_nodes else mode:
-            node.meta = {**like.meta, "val": self._results.of(target, args, kwargs)}
+            meta = {key: value for key, value in like.meta.items() if key != FOLDED}
+            node.meta = {**meta, "val": self._results.of(target, args, kwargs)}
         return node
 
     def _graph_of_totals(self) -> tuple[fx.GraphModule | None, tuple[int, ...]]:

@@ -195,6 +195,32 @@ def test_what_counts_rows_of_the_whole_batch_is_refused(
         micro_batched(capture(case.model, case.args), 2)
 
 
+class Alibi(nn.Module):
+    """Biases by position, made for the rows and heads of the batch in one dim, as BLOOM does."""
+
+    def __init__(self, heads: int = 2) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, steps, width) to a number."""
+        rows, steps, width = x.shape
+        places = torch.ones(rows, steps, dtype=torch.int64).cumsum(-1)
+        slopes = torch.pow(0.5, torch.arange(1, self.heads + 1, dtype=x.dtype))
+        bias = (slopes[:, None] * places[:, None, :]).reshape(rows * self.heads, 1, steps)
+        apart = self.qkv(x).view(rows, steps, 3, self.heads, width // self.heads)
+        q, k, v = apart.permute(2, 0, 3, 1, 4).reshape(3, rows * self.heads, steps, -1).unbind(0)
+        seen = torch.baddbmm(bias, q, k.transpose(1, 2)).softmax(-1) @ v
+        return seen.view(rows, self.heads, steps, -1).square().mean()
+
+
+@pytest.mark.parametrize("count", [2, 4, ROWS])
+def test_constants_that_are_alike_for_all_micro_batches(count: int) -> None:
+    torch.manual_seed(1)
+    assert_equal_to_whole(Case(Alibi().double(), (numbers(ROWS, STEPS, WIDTH),)), count)
+
+
 class BagsByOffsets(nn.Module):
     """Bags of any size."""
 
