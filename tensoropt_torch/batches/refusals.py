@@ -9,5 +9,5 @@ def refusal(count: int, why: str, hint: str) -> TensorOptError:
     """The error that says why, what to try, and the way out that there always is."""
     return TensorOptError(
         f"the batch cannot be run as {count} micro-batches: {why}; {hint}, or plan with "
-        "max_micro_batches=1"
+        "max_micro_batches=1 (micro_batches=1 of find_stages)"
     )

@@ -201,7 +201,7 @@ class SplitRows:
         return refusal(
             self._count,
             f"op '{operator_name(node)}' ({node.target}) computes with rows of several of them, "
-            f"or with a sum over all rows ({states})",
+            f"or with a sum over all rows ({states}){source_line(node)}",
             "compute it row by row (GroupNorm or LayerNorm for BatchNorm, a loss that is a sum "
             "or a mean over rows)",
         )
