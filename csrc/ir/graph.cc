@@ -68,6 +68,7 @@ std::int64_t Node::int_argument(std::string_view argument,
 double Node::double_argument(std::string_view argument, double fallback) const {
   const Literal* literal = find(argument);
   if (!literal) return fallback;
+  if (const bool* flag = std::get_if<bool>(literal)) return *flag ? 1 : 0;
   if (const auto* integer = std::get_if<std::int64_t>(literal)) {
     return static_cast<double>(*integer);
   }

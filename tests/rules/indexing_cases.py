@@ -32,7 +32,7 @@ def scatter_cases() -> Iterator[Case]:
         some = distinct(size, *(n if d != dim else n // 2 for d, n in enumerate(x.shape)), dim=dim)
         source = real(*some.shape)
         yield Case("aten.scatter.src", (x, dim, some, source), name=f"{dim}")
-        for value in (0, 1.5):
+        for value in (0, 1.5, True):
             yield Case("aten.scatter.value", (x, dim, some, value), name=f"{dim}, {value}")
         many = integers(size, *(n if d != dim else 12 for d, n in enumerate(x.shape)))
         yield Case("aten.scatter_add.default", (x, dim, many, real(*many.shape)), name=f"{dim}")
@@ -70,7 +70,7 @@ def row_cases() -> Iterator[Case]:
         one = distinct(size, 1)
         single = real(*(1 if d == dim % 3 else n for d, n in enumerate(x.shape)))
         yield Case("aten.index_copy.default", (x, dim, one, single), name=f"{dim}")
-        for value in (0, 1.5):
+        for value in (0, 1.5, True):
             args = (x, dim, many, value)
             yield Case("aten.index_fill.int_Scalar", args, name=f"{dim}, {value}")
 

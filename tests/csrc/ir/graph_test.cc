@@ -44,5 +44,18 @@ TEST(Graph, PositionsOfOperandsSkipHoles) {
   EXPECT_TRUE(node.operand_indices("absent").empty());
 }
 
+TEST(Graph, NumbersMayBeTruthValues) {
+  Graph graph;
+  const ValueId x = graph.add_source(NodeKind::kInput, "x", {{2}});
+  const NodeId node = graph.add_op(
+      "op", "my.fill.default",
+      {{"self", ValueRef{x}}, {"yes", Literal{true}}, {"no", Literal{false}}},
+      {{{2}}});
+  EXPECT_EQ(graph.node(node).double_argument("yes", 7), 1);
+  EXPECT_EQ(graph.node(node).double_argument("no", 7), 0);
+  EXPECT_EQ(graph.node(node).int_argument("yes", 7), 1);
+  EXPECT_EQ(graph.node(node).double_argument("absent", 7), 7);
+}
+
 }  // namespace
 }  // namespace tensoropt
