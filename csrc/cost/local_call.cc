@@ -62,7 +62,8 @@ std::string arguments_text(const Node& node, const LocalCall& call) {
                    std::get_if<std::vector<ValueRef>>(&named.value)) {
       for (std::size_t i = 0; i < list->size(); ++i) {
         if (i > 0) text += ",";
-        text += text_of(call.operands[next++]);
+        // A hole, as in x[:, i], is no operand.
+        text += (*list)[i].is_hole() ? "None" : text_of(call.operands[next++]);
       }
     } else {
       const auto found = replaced.find(named.name);

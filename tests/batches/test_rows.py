@@ -195,6 +195,14 @@ def test_what_counts_rows_of_the_whole_batch_is_refused(
         micro_batched(capture(case.model, case.args), 2)
 
 
+def last_of_each(h: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return h[:, :, [-2]] + h[:, :, torch.tensor([1, 0])]
+
+
+def test_positions_behind_dims_that_are_taken_whole() -> None:
+    assert_equal_to_whole(layer(last_of_each), 4)
+
+
 class Alibi(nn.Module):
     """Biases by position, made for the rows and heads of the batch in one dim, as BLOOM does."""
 
