@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from tensoropt_torch.operators import OPS
 
@@ -29,6 +30,7 @@ _SCATTER = _COLLECTIVES.reduce_scatter_tensor.default
 _GATHER = _COLLECTIVES.all_gather_into_tensor.default
 _WAIT = _COLLECTIVES.wait_tensor.default
 _WRITE = OPS.write_into_.default
+_WRITTEN_BYTES = 256 * 1024  # by one call, of parts that are smaller
 
 
 @dataclass(frozen=True)
@@ -76,16 +78,29 @@ def _wait_of(node: fx.Node) -> fx.Node | None:
 
 
 def _is_only_given(node: fx.Node) -> bool:
-    """Whether what comes of a collective only is an output, through calls of one operand."""
+    """Whether what comes of a collective only is an output, through calls that may wait."""
     wait = _wait_of(node)
     if wait is None:
         return False
-    return all(
-        len(after.all_input_nodes) == 1
-        and after.target is not _SUM
-        and after.target is not _SCATTER
-        for after in _followers(wait)
-    )
+    found = _followers(wait)
+    return all(_may_wait(after, node, {wait, *found}) for after in found)
+
+
+def _may_wait(after: fx.Node, node: fx.Node, found: set[fx.Node]) -> bool:
+    """Whether what follows from a collective, as all that is ``found`` does, may be computed at the
+    end of the graph: it writes to nothing and sends nothing in a bucket, and what else it is made
+    of is there before the collective, and no larger than what that gives."""
+    if after.target in (_SUM, _SCATTER):
+        return False
+    if isinstance(after.target, OpOverload) and after.target._schema.is_mutable:
+        return False
+    others = set(after.all_input_nodes) - found
+    return all(other < node and _bytes_of(other) <= _bytes(node) for other in others)
+
+
+def _bytes_of(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    return value.nbytes if isinstance(value, torch.Tensor) else 0
 
 
 def _followers(node: fx.Node) -> list[fx.Node]:
@@ -150,16 +165,23 @@ class _Writer:
 
 
 def _written_together(writer: _Writer, members: Sequence[fx.Node], count: int) -> fx.Node:
-    """A bucket with the operands beside each other, as ``count`` rows one after the other. Each
-    is written as soon as it is made, so that its memory is free before the next one has its own."""
+    """A bucket with the operands beside each other, as ``count`` rows one after the other. Large
+    ones are written as soon as they are made, so that their memory is free before the next one
+    has its own; small ones together, as the host needs longer to call than to copy these."""
     lengths = [_value(_operand(member)).numel() // count for member in members]
     writer.last, offset = members[0], 0
     size = [count * sum(lengths)]
     bucket = writer.call(_ATEN.new_empty.default, _operand(members[0]), size)
+    waiting: list[fx.Node] = []
+    begin = waiting_bytes = 0
     for member, length in zip(members, lengths, strict=True):
-        writer.last = max(writer.last, member)
-        writer.call(_WRITE, bucket, _operand(member), count, offset)
+        waiting.append(_operand(member))
+        waiting_bytes += _bytes_of(waiting[-1])
         offset += length
+        if waiting_bytes >= _WRITTEN_BYTES or member is members[-1]:
+            writer.last = max(writer.last, member)
+            writer.call(_WRITE, bucket, waiting, count, begin)
+            waiting, waiting_bytes, begin = [], 0, offset
     return bucket
 
 

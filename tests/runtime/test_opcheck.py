@@ -221,7 +221,12 @@ def layers(group: str) -> dict[str, list[Case]]:
             Case((norm[0], None, None, None, None, 0.1, 1e-5, 2)),
         ],
         "balanced_causal_attention": [Case((*heads, 0.0, None, False, group))],
-        "write_into_": [Case((torch.zeros(12), torch.randn(2, 2), 2, 3), SCHEMA)],
+        "write_into_": [
+            Case((torch.zeros(12), [torch.randn(2, 2)], 2, 3), SCHEMA),
+            Case((torch.zeros(12), [torch.randn(2, 2), torch.randn(3).t()], 1, 3), SCHEMA),
+        ],
+        # Behind the gate are leaves, whatever they are.
+        "leaf_gate": [Case(([normal(4), normal(2, 3)],), SCHEMA)],
         "keep_mask": [Case((torch.rand(4, 3), 0.5, torch.tensor(7), [0, 1]))],
         "linear_blocks": [
             Case((normal(4, 2), normal(3, 5, 2), normal(3, 5))),
@@ -321,8 +326,10 @@ FAMILIES: tuple[Callable[[str], dict[str, list[Case]]], ...] = (
     counters,
 )
 # The calls of one belong to a pass of backward, the other takes what was begun, once:
-# tests/distributed/runtime/test_overlap.py.
+# tests/distributed/runtime/test_overlap.py. What is asked of a gate is asked of its node, which a
+# copy of it has not: tests/runtime/test_leaf_gate.py.
 IN_ORDER = {"begin_gradient", "begin_gradients", "take_gradients", "take_value"}
+OF_GATES = {"watched_leaves", "written_leaves", "give_leaves", "pass_gate"}
 
 
 def _detached(argument: Any) -> Any:
@@ -386,5 +393,5 @@ def check_all(_: None) -> tuple[list[str], list[str]]:
 def test_every_operator_is_what_it_says() -> None:
     """But for that which only raises an error (``test_waiting.py``)."""
     for checked, wrong in run_ranks(RANKS, f"{HERE}:check_all", timeout_s=500):
-        assert sorted({*checked, *IN_ORDER, "lost_ranks"}) == all_operators()
+        assert sorted({*checked, *IN_ORDER, *OF_GATES, "lost_ranks"}) == all_operators()
         assert not wrong, "\n".join(wrong)

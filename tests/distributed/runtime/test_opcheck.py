@@ -27,6 +27,7 @@ WITH_EFFECTS = frozenset(
         *("check_lookup", "check_lookups", "lost_ranks"),
         *("collective_counts", "reset_collective_counts", "network_time", "time_network"),
         *("count_allocations", "peak_allocated", "reset_peak_allocated"),
+        *("leaf_gate", "watched_leaves", "written_leaves", "give_leaves", "pass_gate"),
         "ctc_losses_backward",
     }
 )
@@ -89,7 +90,7 @@ def samples(group: str) -> dict[str, tuple[Any, ...]]:
         "gru": (*gru, True),
         "gru_shard": (*gru, group),
         "halo_exchange": (real(2, 3, 4), 1, 1, 1, 0.0, group),
-        "write_into_": (torch.zeros(12), torch.randn(2, 2), 2, 3),
+        "write_into_": (torch.zeros(12), [torch.randn(2, 2), torch.randn(2, 1)], 2, 3),
         "keep_mask": (real(4, 3).detach(), 0.3, torch.tensor(7), [1, 2]),
         "linear_blocks": (real(4, 5), real(2, 3, 5), real(2, 3)),
         "linear_sections": (real(4, 5), real(6, 5), real(6), [0, 3], [2, 2]),
