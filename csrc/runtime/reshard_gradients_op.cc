@@ -12,18 +12,17 @@
 // accumulate gradients. No two have the same: ties would be broken by what else
 // is ready, and ranks may differ in that.
 
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 
 #include <limits>
 #include <memory>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "runtime/autograd_calls.h"
 #include "runtime/gradient_program.h"
+#include "runtime/nodes.h"
 
 namespace tensoropt::reshard_gradients_op {
 
@@ -51,18 +50,6 @@ class GradientReshard : public Node {
   std::shared_ptr<const GradientProgram> program_;
   std::int64_t slot_;
 };
-
-// Which differs between the versions of PyTorch.
-using NodePointer = decltype(torch::autograd::Edge::function);
-
-template <typename Made, typename... Arguments>
-NodePointer make_node(Arguments&&... arguments) {
-  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<Node>>) {
-    return std::make_shared<Made>(std::forward<Arguments>(arguments)...);
-  } else {
-    return c10::make_intrusive<Made>(std::forward<Arguments>(arguments)...);
-  }
-}
 
 std::vector<at::Tensor> reshard_gradients(
     at::TensorList xs, at::IntArrayRef /*steps*/, const Strings& /*groups*/,

@@ -28,7 +28,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch.autograd import forward_ad
-from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.boxed_program import BoxedProgram, laid_out
@@ -40,7 +39,6 @@ from tensoropt_torch.emit.tape import NotRecordedError, Tape
 from tensoropt_torch.emit.written import changed_inputs
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.parameters.local_parts import is_unwatched
 from tensoropt_torch.runtime.agreement import confirm_call
 from tensoropt_torch.runtime.reuse import ReuseRegistry
 
@@ -105,13 +103,12 @@ class BoxedStep:
     ) -> Any:
         """The outputs of the graph for these values, without what they follow from; None: the graph
         is to be run as it is. One that has ``borders`` takes a sink besides, after the values."""
-        parameters = [tensor for tensor in trained.tensors if isinstance(tensor, DTensor)]
-        if not all(map(is_unwatched, parameters)):
-            return None
         call = self.call(values, trained, again, borders)
         if call is None:
             return None
         made = run_as_one_node(call)
+        if made is None:
+            return None
         return pytree.tree_unflatten(call.leaves(made), call.spec)
 
     def call(
@@ -367,9 +364,9 @@ class BoxedCall:
         self._versions = self.boxed.versions(self._values, self._held)
         return outputs, constant
 
-    def given(self, node: Any, given: Given) -> Given:
+    def given(self, gate: torch.Tensor, given: Given) -> Given:
         """See ``NodeCall``."""
-        return given if self.borders is None else self.borders.given(node, given)
+        return given if self.borders is None else self.borders.given(gate, given)
 
     def backward(
         self,

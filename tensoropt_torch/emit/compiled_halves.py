@@ -130,8 +130,9 @@ class CompiledHalves:
 
     def run(
         self, taken: Sequence[torch.Tensor], trained: Trained, places: Sequence[int | None]
-    ) -> Sequence[torch.Tensor]:
-        """The outputs for these tensors, of which those at ``places`` are of what is trained."""
+    ) -> Sequence[torch.Tensor] | None:
+        """The outputs for these tensors, of which those at ``places`` are of what is trained; None:
+        not now, see ``run_as_one_node``."""
         return run_as_one_node(_Step(self, taken, trained, places))
 
 
@@ -148,7 +149,7 @@ class _Step:
         self._saved: list[torch.Tensor] | None = None
         self._versions: list[int] = []
 
-    def given(self, node: Any, given: Given) -> Given:
+    def given(self, gate: torch.Tensor, given: Given) -> Given:
         """See ``NodeCall``."""
         return given
 
@@ -158,8 +159,10 @@ class _Step:
             made = self.halves.forward([*self._taken])
         outputs, saved = made[: self.halves.outputs], made[self.halves.outputs :]
         # Not the outputs themselves, which have the node that has this.
-        own = {id(output) for output in outputs}
-        self._saved = [tensor.detach() if id(tensor) in own else tensor for tensor in saved]
+        own = {*map(id, outputs)}
+        if not own.isdisjoint(map(id, saved)):
+            saved = [tensor.detach() if id(tensor) in own else tensor for tensor in saved]
+        self._saved = [*saved]
         self._versions = [*map(_VERSION, self._saved)]
         if self.halves.own is not None:
             self._taken = ()
@@ -182,10 +185,7 @@ class _Step:
             own, taken = self.trained, [*self._taken, tangent]
             self.halves.own = those_apart(gradients, own.tensors, own.views, taken)
         self._taken = ()
-        for number in self.halves.own:
-            gradient, gradients[number] = gradients[number], None
-            assert gradient is not None
-            given.take(number, gradient)
+        given.take_those(self.halves.own, gradients)
         return given.rest(gradients)
 
     def _taken_back(self, keeps: bool) -> list[torch.Tensor]:

@@ -2,7 +2,7 @@
 
 ::
 
-    outputs = run_as_one_node(call)    # which follow from what is trained
+    outputs = run_as_one_node(call)    # which follow from what is trained; None: not now
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from tensoropt_torch.emit.recorded_borders import Given
-from tensoropt_torch.parameters.local_parts import GivenGradients
+from tensoropt_torch.operators import OPS
+from tensoropt_torch.parameters.local_parts import GivenGradients, is_unwatched
+from tensoropt_torch.parameters.written_parts import WrittenParts, see_writes
 
 _C: Any = torch._C
+Found = Sequence[tuple[int, torch.Tensor, Sequence[int] | None]]  # numbers, tensors and views
 
 
 @dataclass(frozen=True)
@@ -28,16 +31,24 @@ class Trained:
         numbers: of values of the graph.
         tensors: parameters, of which the values are the rank's parts, and inputs.
         views: the shapes in which the graph takes those parts, None: as they are.
+        frozen: parameters that the graph takes besides.
     """
 
     numbers: tuple[int, ...]
     tensors: tuple[torch.Tensor, ...]
     views: tuple[Sequence[int] | None, ...]
+    frozen: Sequence[torch.Tensor] = ()
 
     @staticmethod
-    def of(found: Sequence[tuple[int, torch.Tensor, Sequence[int] | None]]) -> Trained:
+    def of(found: Found, frozen: Sequence[torch.Tensor] = ()) -> Trained:
         """Of these numbers, tensors and views."""
-        return Trained(*zip(*found, strict=True)) if found else Trained((), (), ())
+        numbers, tensors, views = zip(*found, strict=True) if found else ((), (), ())
+        return Trained(numbers, tensors, views, frozen)
+
+    def and_those(self, found: Found) -> Trained:
+        """With others."""
+        own = zip(self.numbers, self.tensors, self.views, strict=True)
+        return Trained.of([*own, *found], self.frozen)
 
 
 class NodeCall(Protocol):
@@ -52,8 +63,8 @@ class NodeCall(Protocol):
     def forward(self) -> tuple[Sequence[torch.Tensor], Sequence[int]]:
         """The outputs, and the numbers of those without gradients."""
 
-    def given(self, node: Any, given: Given) -> Given:
-        """Who takes gradients in a backward of this node."""
+    def given(self, gate: torch.Tensor, given: Given) -> Given:
+        """Who takes gradients in a backward; behind the gate is what is trained."""
 
     def backward(
         self, tangents: Sequence[torch.Tensor | None], given: Given, *, keeps: bool
@@ -62,10 +73,17 @@ class NodeCall(Protocol):
         again if it ``keeps`` what it needs."""
 
 
-def run_as_one_node(call: NodeCall) -> Sequence[torch.Tensor]:
-    """The outputs of forward, which follow from what is trained by one node."""
+def run_as_one_node(call: NodeCall) -> Sequence[torch.Tensor] | None:
+    """The outputs of forward, which follow from what is trained, of which there is some, by one
+    node; None: hooks wait for gradients, which shall leave one by one."""
+    trained = call.trained
+    gate = OPS.leaf_gate.default(trained.tensors)
+    # Hooks that were removed leave something behind, which the gate takes for one.
+    if OPS.watched_leaves.default(gate) and not all(map(is_unwatched, trained.tensors)):
+        return None
+    written = WrittenParts(trained.frozen)
     beside = torch.empty(0, requires_grad=True)
-    made: Sequence[torch.Tensor] = _OneNode.apply(call, beside, *call.trained.tensors)  # type: ignore[no-untyped-call]
+    made: Sequence[torch.Tensor] = _OneNode.apply(call, beside, gate, written)  # type: ignore[no-untyped-call]
     return made
 
 
@@ -87,14 +105,17 @@ def changed_error() -> RuntimeError:
 
 
 class _OneNode(torch.autograd.Function):
-    """``beside`` is a leaf as that of the node of local parts."""
+    """``beside`` is a leaf as that of the node of local parts. What is trained is behind the
+    ``gate``: autograd runs the nodes of leaves that are operands even if they are given nothing,
+    which takes longer than to give most of them their gradients here."""
 
     @staticmethod
     def forward(
-        ctx: Any, call: NodeCall, beside: torch.Tensor, *tensors: torch.Tensor
+        ctx: Any, call: NodeCall, beside: torch.Tensor, gate: torch.Tensor, written: WrittenParts
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.step, ctx.beside = call, get_gradient_edge(beside).node
+        ctx.step, ctx.gate, ctx.written = call, gate, written
+        ctx.beside = get_gradient_edge(beside).node
         outputs, constant = call.forward()
         if constant:
             ctx.mark_non_differentiable(*[outputs[number] for number in constant])
@@ -103,7 +124,14 @@ class _OneNode(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
         call: NodeCall = ctx.step
+        gate: torch.Tensor = ctx.gate
         tensors, views = call.trained.tensors, call.trained.views
-        given = call.given(ctx, GivenGradients(ctx, ctx.beside, tensors, views))
+        ctx.written.look()
+        see_writes(tensors[number] for number in OPS.written_leaves.default(gate))
+        given = call.given(gate, GivenGradients(gate, ctx.beside, tensors, views))
         keeps = bool(_C._autograd._get_current_graph_task_keep_graph())
-        return None, None, *call.backward(tangents, given, keeps=keeps)
+        left = call.backward(tangents, given, keeps=keeps)
+        if all(gradient is None for gradient in left):
+            return None, None, None, None
+        OPS.pass_gate.default(gate, left)
+        return None, None, torch.zeros_like(gate), None

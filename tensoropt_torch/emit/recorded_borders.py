@@ -20,8 +20,21 @@ class Given(Protocol):
     def take(self, number: int, gradient: torch.Tensor) -> None:
         """One that has memory of its own and lies as its leaf does."""
 
+    def take_those(self, numbers: Sequence[int], gradients: list[torch.Tensor | None]) -> None:
+        """Such as these of a list, which loses those that are taken."""
+
     def rest(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """What a node of autograd returns, where these come besides."""
+
+
+def take_one_by_one(
+    given: Given, numbers: Sequence[int], gradients: list[torch.Tensor | None]
+) -> None:
+    """As its ``take_those``."""
+    for number in numbers:
+        gradient, gradients[number] = gradients[number], None
+        assert gradient is not None
+        given.take(number, gradient)
 
 
 class Borders(Protocol):
@@ -44,8 +57,9 @@ class Borders(Protocol):
     def with_kept(self, parameter: str, gradient: torch.Tensor) -> torch.Tensor | None:
         """What goes on where what was taken cannot be added up in place."""
 
-    def given(self, node: Any, given: Given) -> Given:
-        """Who takes the gradients of leaves, those ``given``, and those at borders."""
+    def given(self, gate: torch.Tensor, given: Given) -> Given:
+        """Who takes the gradients of leaves behind a gate, those ``given``, and those at
+        borders."""
 
 
 class RecordedBorders:

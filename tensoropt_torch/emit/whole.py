@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch.distributed.distributed_c10d import GroupName
-from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.ahead import BACKENDS, Backend, Compiled, compiled_ahead
@@ -33,7 +32,6 @@ from tensoropt_torch.emit.one_node import Trained
 from tensoropt_torch.emit.overlap_times import OverlapTimes
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.parameters.local_parts import is_unwatched
 from tensoropt_torch.program.edges import GradientEdge
 from tensoropt_torch.program.passes import RankRecords
 from tensoropt_torch.program.reshards import Program
@@ -118,11 +116,12 @@ class WholeGraph:
         halves = self._halves
         if halves is None or self.reason or not torch.is_grad_enabled() or is_watched():
             return None
-        if not all(is_unwatched(t) for t in trained.tensors if isinstance(t, DTensor)):
+        if not trained.tensors:
             return None
         taken = self.taken(values)
         self._lay_out(taken, self._compiled[True][1])
-        return self._finished(halves.run(taken, trained, self._places(trained.numbers)))
+        made = halves.run(taken, trained, self._places(trained.numbers))
+        return None if made is None else self._finished(made)
 
     def _places(self, numbers: tuple[int, ...]) -> list[int | None]:
         """Where values of these numbers are among what the graph takes."""

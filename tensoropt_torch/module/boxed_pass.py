@@ -15,7 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.emit.one_node import Trained
-from tensoropt_torch.emit.recorded_borders import Given
+from tensoropt_torch.emit.recorded_borders import Given, take_one_by_one
 from tensoropt_torch.module.gradient_sinks import PassSink, sent_together
 from tensoropt_torch.parameters.kept_gradients import lies_at
 from tensoropt_torch.parameters.local_parts import is_for_grad
@@ -67,9 +67,10 @@ class PassBorders:
         self._sink.parameter(parameter).grad = self._taken.pop(parameter)
         return self._sink.with_kept(parameter, gradient)
 
-    def given(self, node: Any, given: Given) -> Given:
-        """Of a backward; the last operands of its node are what is trained."""
-        edges = node.next_functions[-self._count :]
+    def given(self, gate: torch.Tensor, given: Given) -> Given:
+        """Of a backward; behind the gate is what is trained."""
+        assert gate.grad_fn is not None
+        edges = gate.grad_fn.next_functions
         self._accumulate = {name: edges[number][0] for name, number in self._numbers.items()}
         return given if self.reduces else _KeptAtBorders(self, given)
 
@@ -106,6 +107,10 @@ class _KeptAtBorders:
         name = self._borders.names[place]
         if not self._borders.kept(name, gradient):
             self._left[name] = gradient
+
+    def take_those(self, numbers: Sequence[int], gradients: list[torch.Tensor | None]) -> None:
+        """These of a list, which loses them."""
+        take_one_by_one(self, numbers, gradients)
 
     def rest(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """What the node returns."""

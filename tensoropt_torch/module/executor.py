@@ -123,20 +123,13 @@ def _forward_alone(
 ) -> Sequence[Any]:
     """The backward is that of autograd, when somebody calls it."""
     tensors = variant.own_tensors()
+    if attempt is None:
+        boxed = _boxed_outputs(schedule, variant, inputs, tensors, seed, *rest)
+        if boxed is not None:
+            return boxed
     written = WrittenParts(tensors)
     if attempt is not None:
         tensors = attempt.leaves(tensors)
-    elif schedule == PLAIN:
-        boxed: Sequence[Any] | None = variant.boxed_outputs(inputs, tensors, seed, *rest)
-        if boxed is not None:
-            written.watch(boxed)
-            return boxed
-    elif schedule.adds_kept:
-        boxed = _boxed_pass(schedule, variant, inputs, tensors, seed, *rest)
-        if boxed is not None:
-            reduce_before_adding(parameter for _, parameter in variant.trained())
-            written.watch(boxed)
-            return boxed
     values = variant.values(inputs, tensors)
     reached = None if variant.reach is None else variant.reach.of_forward()
     forward: Callable[..., Sequence[Any]]
@@ -153,6 +146,23 @@ def _forward_alone(
     if reached is not None:
         reached.watch(outputs)
     return outputs
+
+
+def _boxed_outputs(
+    schedule: Schedule,
+    variant: Variant,
+    inputs: Sequence[Any],
+    tensors: Sequence[torch.Tensor],
+    *rest: Any,
+) -> Sequence[Any] | None:
+    """The outputs of one function, which sees by itself what is written to; None: there is none."""
+    if schedule == PLAIN:
+        outputs: Sequence[Any] | None = variant.boxed_outputs(inputs, tensors, *rest)
+        return outputs
+    boxed = _boxed_pass(schedule, variant, inputs, tensors, *rest) if schedule.adds_kept else None
+    if boxed is not None:
+        reduce_before_adding(parameter for _, parameter in variant.trained())
+    return boxed
 
 
 def _boxed_pass(

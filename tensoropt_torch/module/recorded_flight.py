@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.boxed import BoxedCall
+from tensoropt_torch.emit.recorded_borders import take_one_by_one
 
 
 class RecordedFlight:
@@ -62,6 +63,10 @@ class _Summed:
         left = self.left(number, gradient)
         if left is not None:
             self._left[number] = left
+
+    def take_those(self, numbers: Sequence[int], gradients: list[torch.Tensor | None]) -> None:
+        """See ``Given``."""
+        take_one_by_one(self, numbers, gradients)
 
     def rest(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """See ``Given``."""

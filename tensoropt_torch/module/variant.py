@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from tensoropt_torch.runtime.remade import address_of
 from tensoropt_torch.runtime.reuse import ReuseRegistry
 from tensoropt_torch.space.rows import OutputRows
 
+_REQUIRES_GRAD = attrgetter("requires_grad")
 Place = tuple[Mapping[str, torch.Tensor | None], str]
 
 
@@ -91,6 +93,9 @@ class Variant:
         numbers = range(len(self._places))
         self.own_numbers = [number for number in numbers if self._places[number] is not None]
         self._given_numbers = [number for number in numbers if self._places[number] is None]
+        places = {n: place for place, n in enumerate((*self.own_numbers, *self._given_numbers))}
+        self._order = [places[number] for number in numbers]
+        self._known_trained: tuple[Sequence[torch.Tensor], Sequence[bool], Trained] | None = None
         micro = captured.micro_batching
         self.batch: MicroBatched | None = None
         if micro is not None:
@@ -172,20 +177,28 @@ class Variant:
         self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], *rest: Any
     ) -> tuple[list[Any], Trained]:
         """What the graph takes, without gradients, and what has some."""
-        own = parts_as_they_are(tensors, self._own_views)
-        given, found = iter(inputs), iter(own)
-        values = [next(given) if place is None else next(found) for place in self._places]
-        trained = [
-            (number, tensor, view)
-            for number, tensor, view in zip(self.own_numbers, tensors, self._own_views, strict=True)
-            if tensor.requires_grad
-        ]
-        trained += [
+        apart = [*parts_as_they_are(tensors, self._own_views), *inputs]
+        values = [apart[place] for place in self._order]
+        trained = self._own_trained(tensors)
+        found = [
             (number, value, None)
             for number, value in zip(self._given_numbers, inputs, strict=True)
             if isinstance(value, torch.Tensor) and value.requires_grad
         ]
-        return [*values, *rest], Trained.of(trained)
+        return [*values, *rest], trained.and_those(found) if found else trained
+
+    def _own_trained(self, tensors: Sequence[torch.Tensor]) -> Trained:
+        """Of these own tensors: that of the call before unless others are trained since then."""
+        flags = [*map(_REQUIRES_GRAD, tensors)]
+        known = self._known_trained
+        if known is not None and flags == known[1] and all(map(is_, tensors, known[0])):
+            return known[2]
+        own = zip(flags, self.own_numbers, tensors, self._own_views, strict=True)
+        found = [(n, tensor, view) for is_trained, n, tensor, view in own if is_trained]
+        rest = zip(flags, tensors, strict=True)
+        trained = Trained.of(found, [tensor for is_trained, tensor in rest if not is_trained])
+        self._known_trained = [*tensors], flags, trained
+        return trained
 
     def again(
         self,

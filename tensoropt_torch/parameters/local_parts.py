@@ -11,9 +11,12 @@ import torch
 from torch.autograd.graph import get_gradient_edge, increment_version
 from torch.distributed.tensor import DTensor, Placement
 
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.parameters.kept_gradients import is_executed, reduce_found
 from tensoropt_torch.parameters.second_derivatives import differentiable_whole
 from tensoropt_torch.values.placements import dtensor_of
+
+_NEW = DTensor.__new__
 
 
 def as_whole(
@@ -84,24 +87,25 @@ def parts_as_they_are(
 
 
 class GivenGradients:
-    """Gradients of the operands of a node of autograd, the last that it has, in one backward: those
-    of parameters, which are of the rank's parts in ``views``, become ``.grad``, or are added to it.
+    """Gradients of tensors behind a gate, in one backward of a node that takes it
+    (``csrc/runtime/leaf_gate_op.cc``): those of parameters, which are of the rank's parts in
+    ``views``, become ``.grad``, or are added to it.
 
     ::
 
-        given = GivenGradients(node, beside, tensors, views)
+        given = GivenGradients(gate, beside, tensors, views)
         given.take(number, gradient)       # memory of its own, that lies as the part does
         return given.rest(gradients)       # what the node returns, of all others
     """
 
     def __init__(
         self,
-        node: Any,
+        gate: torch.Tensor,
         beside: Any,
         tensors: Sequence[torch.Tensor],
         views: Sequence[Sequence[int] | None],
     ) -> None:
-        self._node = node
+        self._gate = gate
         self._tensors = tensors
         self._views = views
         self._left: list[torch.Tensor | None] = [None] * len(tensors)
@@ -126,6 +130,34 @@ class GivenGradients:
                 return
         self._left[number] = gradient
 
+    def take_those(self, numbers: Sequence[int], gradients: list[torch.Tensor | None]) -> None:
+        """These of a list, which loses them."""
+        if not self._is_for_all:
+            return
+        taken = [
+            (number, gradient) for number in numbers if (gradient := gradients[number]) is not None
+        ]
+        if not self._give(taken):
+            for number, gradient in taken:
+                self.take(number, gradient)
+        for number in numbers:
+            gradients[number] = None
+
+    def _give(self, taken: Sequence[tuple[int, torch.Tensor]]) -> bool:
+        """Whether all have become the first gradients of their parameters, else none has."""
+        if not taken or self._tensors[taken[0][0]].grad is not None:
+            return False
+        wholes: list[torch.Tensor | None] = [None] * len(self._tensors)
+        for number, gradient in taken:
+            parameter = self._tensors[number]
+            if not isinstance(parameter, DTensor):
+                return False
+            view = self._views[number]
+            own = gradient if view is None else gradient.view(parameter._local_tensor.shape)
+            wholes[number] = _NEW(DTensor, own, parameter._spec, requires_grad=False)
+        given: bool = OPS.give_leaves.default(self._gate, wholes)
+        return given
+
     def rest(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """What the node returns, where these come besides."""
         tensors, left = self._tensors, list(gradients)
@@ -141,7 +173,7 @@ class GivenGradients:
             assert isinstance(parameter, DTensor) and gradient is not None
             strides = parameter._local_tensor.view(gradient.shape).stride()
             made[i], left[i] = _gradient_of(parameter, gradient, strides), None
-        found = accumulated(self._node, tensors, made)
+        found = accumulated(self._gate.grad_fn, tensors, made)
         return [found[i] if left[i] is None else left[i] for i in range(len(left))]
 
 

@@ -8,7 +8,8 @@ several do together (``torch._foreach_mul_``) neither version.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from tensoropt_torch.parameters.local_parts import local_tensor
 from tensoropt_torch.runtime.remade import count_write_without_version
 
+_VERSION = attrgetter("_version")
 _ZERO = torch.ops.aten._foreach_zero_.default
 
 
@@ -35,7 +37,7 @@ class WrittenParts:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         watched = torch.is_grad_enabled()
         self._tensors = [t for t in tensors if watched and isinstance(t, DTensor)]
-        self._versions = [tensor._version for tensor in self._tensors]
+        self._versions = [*map(_VERSION, self._tensors)]
 
     def watch(self, outputs: Sequence[Any]) -> None:
         """Looks when backward comes to one of these."""
@@ -47,14 +49,21 @@ class WrittenParts:
             if isinstance(output, torch.Tensor) and output.grad_fn is not None
         }
         for node in nodes:
-            node.register_prehook(self._look)
+            node.register_prehook(lambda _: self.look())
 
-    def _look(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
-        for i, tensor in enumerate(self._tensors):
-            version = tensor._version
-            if version != self._versions[i]:
-                self._versions[i] = version
-                increment_version(tensor._local_tensor)
+    def look(self) -> None:
+        """What has been written to since the last time is seen from now on."""
+        before, self._versions = self._versions, [*map(_VERSION, self._tensors)]
+        if before != self._versions:
+            pairs = zip(self._tensors, before, self._versions, strict=True)
+            see_writes(tensor for tensor, old, new in pairs if old != new)
+
+
+def see_writes(tensors: Iterable[torch.Tensor]) -> None:
+    """Of these tensors, which were written to, the rank's parts have been changed."""
+    for tensor in tensors:
+        if isinstance(tensor, DTensor):
+            increment_version(tensor._local_tensor)
 
 
 @functools.cache
