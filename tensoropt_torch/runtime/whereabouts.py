@@ -91,7 +91,8 @@ class Board:
     def write(self, state: State = "began", error: str = "") -> None:
         """Of this rank, where it is. What cannot be written is left out."""
         if os.getpid() == self._process:
-            self._set(KEY, asdict(Note(self.place, state, error)))
+            # As ``asdict`` of a note, which copies: a step writes two.
+            self._set(KEY, {"place": vars(self.place), "state": state, "error": error})
 
     def _set(self, key: str, record: dict[str, Any]) -> None:
         if self._store is None:
