@@ -25,6 +25,7 @@ _ATEN = torch.ops.aten
 _NN = torch._C._nn
 _TENSOR = torch.Tensor
 
+_BY_NAME = "memory_format"  # which functions and methods take by name alone, and operators do not
 # Functions that take what the operator takes, in its order, and take for what is missing what it
 # takes. Those of losses do not: they have another reduction by default.
 QUICK: Mapping[OpOverload, Callable[..., Any]] = {
@@ -176,6 +177,8 @@ def _without_defaults(node: fx.Node, op: OpOverload) -> tuple[tuple[Any, ...], d
     while args and _is_default(args[-1], names[len(args) - 1], defaults):
         args.pop()
     kwargs = {n: v for n, v in node.kwargs.items() if not _is_default(v, n, defaults)}
+    if args and names[len(args) - 1] == _BY_NAME:
+        kwargs[_BY_NAME] = args.pop()
     return tuple(args), kwargs
 
 

@@ -36,6 +36,11 @@ def limit_advice(least_bytes: float, device_bytes: float) -> str:
     return f"a device has {format_bytes(device_bytes)}, so "
 
 
+def recompute_advice(recompute: bool) -> str:
+    """Where nothing fits and this is one of the ways out that are not tried yet."""
+    return "" if recompute else "set recompute=True, "
+
+
 def default_memory_fraction(predictor: Predictor | None, device: DeviceType) -> float:
     """The part of a device's memory that predictions may fill if nothing is known of
     their errors. None: peaks where they can be simulated, else sums.

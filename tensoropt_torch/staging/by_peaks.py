@@ -17,7 +17,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan, Settings, StagedPlan
-from tensoropt_torch.planner.memory_limits import limit_advice
+from tensoropt_torch.planner.memory_limits import limit_advice, recompute_advice
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
 from tensoropt_torch.simulate import HOPELESS, step_of, with_peaks
@@ -68,7 +68,7 @@ def plan_by_peaks(
             f"no plan in these {stages} stages has a simulated peak of at most "
             f"{format_bytes(limit)} per device: the least that was found is "
             f"{format_bytes(least)}; {limit_advice(least, task.cluster.device.memory_bytes)}"
-            "set recompute=True, or raise micro_batches"
+            f"{recompute_advice(task.recompute)}raise micro_batches"
         )
     return best
 

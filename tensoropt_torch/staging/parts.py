@@ -30,7 +30,7 @@ from tensoropt_torch.plan import (
     default_max_configs,
 )
 from tensoropt_torch.planner.frontier import Frontier
-from tensoropt_torch.planner.memory_limits import limit_advice
+from tensoropt_torch.planner.memory_limits import limit_advice, recompute_advice
 from tensoropt_torch.planner.searched import Searched
 from tensoropt_torch.planner.stage_timeline import timeline_of
 from tensoropt_torch.planner.task import PlanningTask
@@ -126,7 +126,8 @@ class Fastest:
         return TensorOptError(
             f"no strategy needs at most {format_bytes(self.limit)} per device: the least is "
             f"{format_bytes(needed)}, with {format_bytes(held)} for what stages send each other; "
-            f"{advised}set recompute=True, give more micro_batches, or use more devices or stages"
+            f"{advised}{recompute_advice(self.task.recompute)}give more micro_batches, or use more "
+            "devices or stages"
         )
 
     def frontier(

@@ -32,6 +32,7 @@ from tensoropt_torch.checks import check_whole
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Guarantee
+from tensoropt_torch.planner.memory_limits import recompute_advice
 from tensoropt_torch.planner.searched import Points, weakest
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.stage_schedules import ScheduleName
@@ -113,8 +114,9 @@ def searched_options(
         raise TensorOptError(
             f"no plan in up to {wanted.max_stages} stages on {count} devices, of "
             f"{', '.join(map(str, wanted.micro_batches))} micro-batches{only}, needs at most "
-            f"{format_bytes(limit)} per device; set recompute=True, raise max_micro_batches or "
-            "max_stages, use more devices, or give stages= to see what is in the way of one"
+            f"{format_bytes(limit)} per device; {recompute_advice(task.recompute)}raise "
+            "max_micro_batches or max_stages, use more devices, or give stages= to see what is in "
+            "the way of one"
         )
     return found[-1].options
 

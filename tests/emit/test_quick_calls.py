@@ -91,7 +91,11 @@ CALLS: dict[OpOverload, list[tuple[Any, ...]]] = {
     A.sub.Tensor: [(ROWS, VECTOR), (ROWS, VECTOR, {"alpha": 2})],
     A.sum.default: [(ROWS,), (ROWS, {"dtype": torch.float64})],
     A.sum.dim_IntList: [(ROWS, [0], True), (ROWS, None), (ROWS, [1]), (IMAGE, [0, 2])],
-    A.to.dtype: [(ROWS, torch.bfloat16, False, False, None), (ROWS, torch.float32, False, True)],
+    A.to.dtype: [
+        (ROWS, torch.bfloat16, False, False, None),
+        (ROWS, torch.float32, False, True),
+        (IMAGE, torch.bfloat16, False, False, torch.channels_last),
+    ],
     A.transpose.int: [(IMAGE, 1, 2)],
     A.unbind.int: [(ROWS, 1), (ROWS,)],
     A.unsqueeze.default: [(ROWS, 1)],
