@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch.distributed as dist
 
-from tensoropt_torch import measure, simulate
+from tensoropt_torch import measure, simulate, staging
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.logs import get_logger
@@ -27,7 +27,6 @@ from tensoropt_torch.runtime.agreement import agree_or_raise, from_first_rank, i
 from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.runtime.lost_ranks import LostRanksError
 from tensoropt_torch.simulate import SimulatedPoint
-from tensoropt_torch.staging import find_contenders, with_stage_search
 from tensoropt_torch.tasks import (
     Example,
     PlanningOptions,
@@ -73,7 +72,7 @@ def find_plan(request: StrategyRequest) -> Plan | StagedPlan:
     planning = request.planning
     _agree_on(request)
     phases = Phases()
-    task = with_stage_search(captured_task(request.example, planning, request.num_devices))
+    task = staging.with_stage_search(captured_task(request.example, planning, request.num_devices))
     phases.end("capture")
     count = device_count(task, request.num_devices)
     if measures(planning, count):
@@ -126,7 +125,7 @@ class _Finder:
         """What an earlier job has found, unless all is to be found again."""
         if self._file is None:
             return None
-        found = None if self._is_fresh else self._file.taken()
+        found = None if self._is_fresh else measure.taken(self._file)
         self._phases.end("kept plan")
         return found
 
@@ -208,7 +207,7 @@ class _Finder:
         picked = point.plan
         plans: list[Plan | StagedPlan] = [picked]
         if self._races and isinstance(picked, StagedPlan):
-            plans = [*find_contenders(task, picked, allowed), *self._without_stages(task)]
+            plans = [*staging.find_contenders(task, picked, allowed), *self._without_stages(task)]
         elif self._races and isinstance(picked, Plan):
             by_peaks = isinstance(point, SimulatedPoint)
             of_sums = point.point if isinstance(point, SimulatedPoint) else point
@@ -234,7 +233,8 @@ class _Finder:
     def _point(self, task: PlanningTask) -> FrontierPoint | SimulatedPoint:
         """What the option picks."""
         option, limit = self._request.option, self._request.memory_limit
-        log.info("%s within %s per device", option, format_bytes(task.memory_limit_of(limit)))
+        allowed = format_bytes(task.memory_limit_of(limit))
+        log.info("%s within %s of memory per device", option, allowed)
         point = by_memory(
             self._planning.memory,
             lambda: self._by_peaks(task, limit, self._sure_share),

@@ -108,7 +108,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "stages": ("errors", "frontend/passes", *FRONTEND, "space", "batches"),
     "plan": ("errors", *TEXTS, "config", "frontend", *SPACE, "stages"),
     "values": ("errors", "logs", "progress", "frontend", "runtime"),
-    "parameters": ("errors", *FRONTEND, "runtime", "values"),
+    "parameters": ("errors", *FRONTEND, "operators", "runtime", "values"),
     "program": (
         *("errors", "step_code", *FRONTEND, "frontend/passes", "space", "operators"),
         *("runtime", "values"),

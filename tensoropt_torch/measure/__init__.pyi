@@ -10,6 +10,7 @@ from .runs.random_strategies import validate
 from .runs.validation import Validation
 from .runs.validation_options import ValidationOptions
 from .scaling import as_it_took, rescaled, scaled
+from .taken import taken
 
 __all__ = [
     "KeptComparison",
@@ -30,6 +31,7 @@ __all__ = [
     "rescaled",
     "scaled",
     "scales_of",
+    "taken",
     "validate",
     "with_operators",
 ]

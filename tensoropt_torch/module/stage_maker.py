@@ -46,6 +46,7 @@ class StageMaker:
 
     Args:
         compiler: compiles what a part computes; None: nothing does.
+        own_groups: process groups are of nobody else, so that ranks can leave them.
 
     Attributes:
         groups: of the job.
@@ -62,6 +63,8 @@ class StageMaker:
         plan: StagedPlan,
         device: torch.device,
         compiler: CompileOptions | None = None,
+        *,
+        own_groups: bool = False,
     ) -> None:
         self._model = model
         self._compiler = compiler
@@ -69,7 +72,7 @@ class StageMaker:
         self._device = device
         self._captured, self._graphs = plan.cut(captured)
         sizes = [size for size, _ in plan.parts[0].plan.settings.mesh_axes]
-        self.groups = StageGroups(plan.stages, sizes, device)
+        self.groups = StageGroups(plan.stages, sizes, device, of_their_own=own_groups)
         self.agreement = CallAgreement(self.groups.control())
         self.structure = ModelStructure(
             model, captured.form, captured.blocks, captured.attributes.fills

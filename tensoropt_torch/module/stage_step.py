@@ -33,7 +33,7 @@ from tensoropt_torch.program.stage_schedules import (
     Transfer,
 )
 from tensoropt_torch.runtime.digests import digest_of_text
-from tensoropt_torch.runtime.lost_ranks import LostRanksError, waiting
+from tensoropt_torch.runtime.lost_ranks import LostRanksError, WaitEndedError, waiting
 from tensoropt_torch.runtime.whereabouts import Place, note
 from tensoropt_torch.stages import Crossing
 
@@ -112,6 +112,8 @@ class StageStep:
                 continue
             try:
                 _RUN[type(action)](self, action)
+            except WaitEndedError:  # which is told afterwards
+                raise
             except LostRanksError as error:
                 raise LostRanksError(f"{self._where(action)}: {error}") from None
             except Exception as error:

@@ -52,8 +52,10 @@ def parallelize_stages(
     check_capture: bool = True,
     compared: ComparedBefore | None = None,
     compile: Compile = False,
+    own_groups: bool = False,
 ) -> StagedModule:
-    """The module that runs this rank's stage of ``plan``. Collective.
+    """The module that runs this rank's stage of ``plan``; with ``own_groups`` its process groups
+    are of nobody else, so that ranks can leave them. Collective.
 
     Raises:
         TensorOptError: on every rank, if the plan does not fit the number of processes, the
@@ -66,7 +68,7 @@ def parallelize_stages(
     on_all_ranks(lambda: plan.check_model(captured))
     on_all_ranks(lambda: check_hooks(model, captured.hooks))
     compiler = on_all_ranks(lambda: _compiler_of(compile, device))
-    maker = StageMaker(model, captured, plan, device, compiler)
+    maker = StageMaker(model, captured, plan, device, compiler, own_groups=own_groups)
     maker.load(weights or WeightSource())
     base = maker.base()
     storage = ModuleStorage(maker.root)

@@ -122,11 +122,7 @@ class AxisGroups:
         Requires that the groups are of their own, and that nothing else has them.
         """
         assert self.are_of_their_own or not self._own
-        if backend_of_job(self.device_type).name() == "nccl":
-            device = torch.device(self.device_type)
-            for group in self._own:
-                if device in group._device_types:
-                    group._get_backend(device).abort()
+        end_waits(self._own, self.device_type)
         self.close()
 
     @contextmanager
@@ -160,3 +156,13 @@ def _check_backend(device_type: str) -> None:
             f"serve '{device_type}' tensors; call init_process_group with 'gloo' for "
             f"CPUs or 'nccl' for GPUs"
         ) from error
+
+
+def end_waits(groups: Iterable[dist.ProcessGroup], device_type: str) -> None:
+    """In groups that are left in the middle of collectives: NCCL waits until it is told."""
+    if backend_of_job(device_type).name() != "nccl":
+        return
+    device = torch.device(device_type)
+    for group in groups:
+        if device in group._device_types:
+            group._get_backend(device).abort()

@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import gather, on_all_ranks
-from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.groups import AxisGroups, end_waits
 from tensoropt_torch.runtime.meshes import is_mesh_of_job, make_group, mesh_axes_of, timeout_of_job
 
 T = TypeVar("T")
@@ -33,7 +33,8 @@ _places: Any = WeakIdKeyDictionary()  # StagePlace by parameter
 class StageGroups:
     """Those of a job whose stages have meshes with axes of these sizes.
 
-    Making it, and ``create``, are collective: all ranks of the job take part.
+    Making it, and ``create``, are collective: all ranks of the job take part. With
+    ``of_their_own`` no group is that of anybody else, so that all can be left (``leave``).
 
     Attributes:
         device: of this process.
@@ -43,11 +44,19 @@ class StageGroups:
         column: the group of the same rank of all stages.
     """
 
-    def __init__(self, stages: int, sizes: Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self,
+        stages: int,
+        sizes: Sequence[int],
+        device: torch.device,
+        *,
+        of_their_own: bool = False,
+    ) -> None:
         self._sizes, names = mesh_axes_of(sizes)
         self.device = device
         self._device_type = device.type
-        self._all = AxisGroups((stages, *self._sizes), device.type)
+        sizes_of_job = (stages, *self._sizes)
+        self._all = AxisGroups(sizes_of_job, device.type, of_their_own=of_their_own)
         self.stages = stages
         self.stage, self.rank = divmod(dist.get_rank(), dist.get_world_size() // stages)
         inner = tuple(f"axis{index + 1}" for index in range(len(names)))
@@ -128,10 +137,22 @@ class StageGroups:
     def close(self) -> None:
         """Destroys the groups that are of this object alone, which no module runs with any more.
         Collective."""
+        self._destroy()
+        self._all.close()
+
+    def leave(self) -> None:
+        """As ``close``, in the middle of collectives, by each rank by itself; as of
+        ``AxisGroups``."""
+        end_waits((*self._between, *self._of_stages), self._device_type)
+        self._destroy()
+        self._all.leave()
+
+    def _destroy(self) -> None:
+        """Those that are not of axes."""
         for group in (*self._between, *self._of_stages):
             dist.destroy_process_group(group)
         self._between, self._of_stages = [], []
-        self._all.close()
+        del self.column
         _made.discard(self)
 
 

@@ -21,6 +21,7 @@ from tensoropt_torch.measure import (
     can_race,
     plain_options,
     race,
+    taken,
     with_operators,
 )
 from tensoropt_torch.measure.machine.clock import SharedClock
@@ -147,7 +148,7 @@ class _StageFinder:
             task = profiled_task(task, self.planning)
         most = self.planning.measuring.finalists if self._can_race() else 1
         file = self._kept_plans(task, most) if is_distributed() else None
-        kept = None if file is None or self.planning.measuring.fresh else file.taken()
+        kept = None if file is None or self.planning.measuring.fresh else taken(file)
         if kept is not None:
             return _in_stages(kept)
         if is_measured:
@@ -170,7 +171,9 @@ class _StageFinder:
         return can_race(as_module(self.example.model), self.example.batch)
 
     def _kept_plans(self, task: PlanningTask, most: int) -> KeptPlans:
-        asked: dict[str, Any] = {"stages": self.options, "limit": self.memory_limit, "most": most}
+        # In words: as data, cuts before and after a module are the same.
+        words = repr(self.options)
+        asked: dict[str, Any] = {"stages": words, "limit": self.memory_limit, "most": most}
         asked["planning"] = plain_options(self.planning)
         return KeptPlans(task, self.count, device_of_group(), asked)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import gc
 import os
+import time
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -17,6 +20,8 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import (
+    After,
+    Before,
     MeasureOptions,
     Plan,
     StagedPlan,
@@ -71,6 +76,11 @@ def watch(slow: Collection[str]) -> list[ParallelModule]:
     return modules
 
 
+def measure_plans_alone() -> None:
+    for room in (measure, strategy, finding):
+        vars(room).update(profiled_task=_as_it_is, with_operators=_as_it_is)
+
+
 def _as_it_is(task: PlanningTask, *_: Any) -> PlanningTask:
     return task
 
@@ -91,8 +101,7 @@ def raced(home: str) -> Found:
     os.environ["TENSOROPT_HOME"] = home
     races.MARGINS = (0.5,)
     contenders.NEAR = 1e9  # whatever this machine is busy with
-    for room in (measure, strategy, finding):  # nothing is measured but the plans that are run
-        vars(room).update(profiled_task=_as_it_is, with_operators=_as_it_is)
+    measure_plans_alone()
     own = model()
     values = {name: tensor.clone() for name, tensor in own.state_dict().items()}
     slow: set[str] = set()
@@ -154,3 +163,75 @@ def test_stages_of_one_device_have_no_contenders() -> None:
     plan = find_stages(model(), BATCH, stages=["2"], num_devices=2, **GIVEN)
     task = PlanningTask(capture(model(), BATCH, **GIVEN), slow_links())
     assert contenders.find_contenders(task, plan, 1e9) == [plan]
+
+
+def kept_cuts(home: str) -> list[tuple[int, ...]]:
+    os.environ["TENSOROPT_HOME"] = home
+    measure_plans_alone()
+    cuts: list[Any] = [["2"], [Before("2")], [After("2")], [Before("2")]]
+    return [
+        find_stages(model(), BATCH, stages=cut, measuring=MEASURING, **GIVEN).cuts for cut in cuts
+    ]
+
+
+def test_plans_are_kept_by_what_is_asked_for(tmp_path: Path) -> None:
+    for by_name, before, after, again in run_ranks(2, f"{HERE}:kept_cuts", str(tmp_path), 120):
+        assert by_name == before == again
+        assert after > before
+
+
+class Lookup(nn.Module):
+    """Fails in its first stage alone if an id is out of range, in its last one if a class is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 64)
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in "1234"))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layers(self.table(ids))
+        return found
+
+
+def fails_in_one_stage(payload: tuple[str, int, int]) -> tuple[list[str], float, int]:
+    """What is told of it, how long that takes, and how many groups are left."""
+    home, wrong_id, wrong_class = payload
+    os.environ["TENSOROPT_HOME"] = home
+    measure_plans_alone()
+    contenders.NEAR = 1e9
+    ids, classes = torch.arange(32) % 16, torch.arange(32) % 64
+    ids[3] += wrong_id
+    classes[5] += wrong_class
+    before = len(dist.distributed_c10d._world.pg_map)
+    began = time.perf_counter()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        plan = find_stages(
+            Lookup(),
+            (ids,),
+            loss_fn=F.cross_entropy,
+            targets=(classes,),
+            stages=["layers.2"],
+            micro_batches=2,
+            measuring=MEASURING,
+        )
+    took_s = time.perf_counter() - began
+    assert plan.measured_s is None
+    gc.collect()
+    assert stage_groups() is None
+    words = [str(one.message) for one in told if "step fails" in str(one.message)]
+    return words, took_s, len(dist.distributed_c10d._world.pg_map) - before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rank", "words"), [((99, 0), 0, "looks up"), ((0, 99), 2, "looks up 104")]
+)
+def test_a_step_that_fails_in_one_stage_ends_on_all_ranks(
+    tmp_path: Path, wrong: tuple[int, int], rank: int, words: str
+) -> None:
+    found = run_ranks(4, f"{HERE}:fails_in_one_stage", (str(tmp_path), *wrong), 200)
+    for told, took_s, groups in found:
+        assert len(told) == 1
+        assert f"rank {rank}" in told[0] and words in told[0]
+        assert took_s < 100  # ranks that wait would do so for minutes
+        assert groups == 2

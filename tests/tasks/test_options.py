@@ -14,13 +14,13 @@ from torch import nn
 
 from tensoropt_torch import _C, Example, MeasureOptions, PlanningOptions, SearchSettings
 from tensoropt_torch.cli.arguments import add_memory_limit, add_model, planning_of
+from tensoropt_torch.measure import plain_options
 from tensoropt_torch.measure.kept.plans import conditions_of
 from tensoropt_torch.measure.machine.key import key_of_job
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.options import SpaceKeywords, SpaceOptions, handed_to_core
 from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.space.settings import Settings
-from tensoropt_torch.strategy import _plain
 from tensoropt_torch.tasks import task_of
 
 DEVICES = 4
@@ -88,7 +88,7 @@ def settings(planning: PlanningOptions) -> Settings:
 def key(planning: PlanningOptions) -> str:
     """Of a kept plan, as ``find_strategy`` asks for it."""
     machine = key_of_job(torch.device("cpu"), [DEVICES])
-    asked = {"planning": _plain(planning)}
+    asked = {"planning": plain_options(planning)}
     return json.dumps(conditions_of(task(planning), DEVICES, machine, asked), sort_keys=True)
 
 

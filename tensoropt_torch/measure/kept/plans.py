@@ -32,8 +32,6 @@ from tensoropt_torch.plan import OpRecord, Plan, StagedPlan
 from tensoropt_torch.plan.files import FORMAT_VERSION
 from tensoropt_torch.plan.staged import any_of_json
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.runtime.agreement import from_first_rank
-from tensoropt_torch.units import format_duration
 
 log = get_logger(__name__)
 
@@ -57,8 +55,9 @@ class KeptPlan:
 
 
 class KeptPlans:
-    """The file of the plan that is found for a task of the running job. The folder of one rank
-    decides for all; what does not work there is a warning of the log, and never an error.
+    """The file of the plan that is found for a task of the running job. Its methods are those
+    of one rank, whose folder decides for all; what does not work there is a warning of the log,
+    and never an error.
 
     Args:
         task: with the costs of the running job but for operators.
@@ -82,23 +81,9 @@ class KeptPlans:
         conditions = conditions_of(self._task, self._count, self._machine, self._asked)
         return ConditionedFile("plans", FILE, conditions)
 
-    def taken(self) -> Plan | StagedPlan | None:
-        """The plan that the first rank finds, which the log tells. Collective."""
-        found = from_first_rank(lambda: (self.load(),))[0]
-        if found is None:
-            return None
-        log.info(
-            "taken from '%s', where it was kept %s ago, so that nothing is searched or run: %r; "
-            "measuring=MeasureOptions(fresh=True) measures and plans again",
-            found.path,
-            format_duration(found.age_s),
-            found.plan,
-        )
-        return found.plan
-
     def load(self) -> KeptPlan | None:
         """The plan, without its model; None if there is none, or operators that it was made
-        with were measured again or forgotten. Of one rank."""
+        with were measured again or forgotten."""
         found = read_or(None, self._read, "the kept plan is not used")
         if found is None:
             return None
@@ -110,7 +95,7 @@ class KeptPlans:
 
     def keep(self, plan: Plan | StagedPlan, operators: Iterable[OpRecord]) -> bool:
         """Replaces the file, and says whether that was possible. ``operators`` are those of the
-        task, as they were measured. Of one rank."""
+        task, as they were measured."""
         keys = set(_operators_of(plan))
         used = [record for record in operators if record[0] in keys]
         content = _Content(plan.to_json(), _digest(used), time.time())

@@ -183,13 +183,20 @@ class Training:
         batch: Batch,
         weights: WeightSource | None = None,
     ) -> Training:
-        """As ``of``, of a plan in stages."""
+        """As ``of``, of a plan in stages, with process groups of its own."""
         assert plan.captured is not None
         args, kwargs = batch
         alone = StageVariantOptions(_no_other_calls)
         with hooks_silent():
             module = parallelize_stages(
-                model, plan.captured, plan, device, weights, options=alone, check_capture=False
+                model,
+                plan.captured,
+                plan,
+                device,
+                weights,
+                options=alone,
+                check_capture=False,
+                own_groups=True,
             )
         return Training(module, make_optimizer(module), partial(module, *args, **kwargs))
 
@@ -243,8 +250,7 @@ class Training:
             nonlocal roots  # as in a user's loop: the last one is there until forward is over
             roots = self._roots()
             _backward(roots)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            self._update()
 
         peak = measure_peak_bytes(self.module, self.optimizer, step, inputs, goes_on)
         return SharedClock(self._device).slowest([float(peak)])[0]
@@ -256,10 +262,18 @@ class Training:
         start = clock.now()
         _backward(self._roots())
         middle = clock.now()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self._update()
         end = clock.now()
         return end - start, end - middle, network_s() - before
+
+    def step(self) -> None:
+        """Trains for one step."""
+        _backward(self._roots())
+        self._update()
+
+    def _update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
     def _roots(self) -> list[torch.Tensor]:
         """Where backward begins."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +19,9 @@ from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.module.staged import StagedModule, groups_of
 from tensoropt_torch.plan import Plan, Settings, StagedPlan
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.runtime.agreement import FailedRankError, gather
 from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.lost_ranks import WaitEndedError, waits_may_end
 from tensoropt_torch.runtime.stage_groups import StageGroups
 from tensoropt_torch.values import WeightSource
 
@@ -53,13 +56,25 @@ class Trainings:
         self._make_optimizer = make_optimizer or optimizer_maker(task.optimizer)
 
     def start(self, plan: Plan | StagedPlan, weights: WeightSource | None = None) -> Training:
-        """What trains with a plan, with the values of the model, or of ``weights``."""
+        """What trains with a plan, with the values of the model, or of ``weights``.
+
+        Raises:
+            FailedRankError: on every rank; a step in stages fails on some.
+        """
         given = self._make_optimizer, self.batch, weights
         if isinstance(plan, Plan):
             return Training.of(self._model, plan, self._context, *given)
-        training = Training.of_stages(self._model, plan, self._device, *given)
-        assert isinstance(training.module, StagedModule)
-        self._groups.append(groups_of(training.module))
+        training: Training | None = Training.of_stages(self._model, plan, self._device, *given)
+        assert training is not None and isinstance(training.module, StagedModule)
+        groups = groups_of(training.module)
+        self._groups.append(groups)
+        reason = _reason_to_leave(training)
+        if reason is not None:
+            training = None
+            gc.collect()  # with it what is under way
+            groups.leave()  # which ends the waits of other stages
+        _raise_of_any(reason)
+        assert training is not None
         return training
 
     @cached_property
@@ -73,6 +88,27 @@ class Trainings:
         """Leaves the process groups."""
         while self._groups:
             self._groups.pop().close()
+
+
+def _reason_to_leave(training: Training) -> str | None:
+    """Of the process groups of a step in stages, which may fail in one of them alone: what it fails
+    by, or nothing where another rank has left them before. None: it is through."""
+    try:
+        with waits_may_end():
+            training.step()
+    except WaitEndedError:
+        return ""
+    except Exception as error:
+        return f"{error} ({type(error).__name__})"
+    return None
+
+
+def _raise_of_any(reason: str | None) -> None:
+    """Raises FailedRankError if a rank had a reason to leave. Collective."""
+    reports = [report for (report,) in gather((reason,))]
+    failed = [f"rank {rank}: {report}" for rank, report in enumerate(reports) if report]
+    if failed or any(report is not None for report in reports):
+        raise FailedRankError(failed[0] if failed else "a wait for other ranks has ended")
 
 
 def conditions_of(

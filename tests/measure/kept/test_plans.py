@@ -33,6 +33,7 @@ from tensoropt_torch import (
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.logs import LIBRARY
+from tensoropt_torch.measure import plain_options
 from tensoropt_torch.measure.kept import plans as kept_plans
 from tensoropt_torch.measure.kept.files import home
 from tensoropt_torch.measure.kept.operator_times import OpStore, known_operators
@@ -43,7 +44,6 @@ from tensoropt_torch.measure.runs.training import StepTimes, Training
 from tensoropt_torch.plan import constraints_of
 from tensoropt_torch.planner import finalists as likely
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.strategy import _plain
 from tests.distributed.harness import RankError, run_ranks
 
 HERE = "tests.measure.kept.test_plans"
@@ -358,7 +358,7 @@ def test_all_options_are_in_the_key() -> None:
         optimizer=OptimizerModel("sgd"),
         validate=ValidationOptions(),
     )
-    plain = _plain(planning)
+    plain = plain_options(planning)
     assert {part.name for part in fields(PlanningOptions)} - plain.keys() == {
         "cluster",
         "pin",
