@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.hooked import pass_sink
 from tensoropt_torch.emit.tape import Tape
@@ -92,6 +93,7 @@ class Recorder(fx.Interpreter):
             return super().call_function(target, drawn, kwargs)
         result = super().call_function(target, args, kwargs)
         if result is None and not isinstance(target, OpOverload) and not _takes_tensors(args):
+            assert not kwargs, target
             self._tape.add_effect(target, *args)
         elif target is parameter_queue:
             self._tape.add_queue(result, *args)
@@ -106,4 +108,4 @@ class Recorder(fx.Interpreter):
 
 
 def _takes_tensors(args: Any) -> bool:
-    return any(isinstance(arg, torch.Tensor) for arg in args)
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(args))
