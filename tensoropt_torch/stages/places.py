@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import difflib
 import itertools
 import math
@@ -105,21 +106,55 @@ def even_cuts(captured: CapturedModel, count: int) -> list[int]:
     loss = loss_node(captured)
     roles = Roles(captured, loss)
     work = list(itertools.accumulate(work_of(node) for node in roles.calls))
-    bytes_at = crossing_bytes(roles)
     owning = list(itertools.accumulate(int(node in roles.owning) for node in roles.calls))
     closed = _closed(roles, loss)
+    places = [n for n in range(1, len(work)) if n not in closed]
+    found = even_places(work, crossing_bytes(roles), owning, places, count)
+    if found is None:
+        raise _too_few(owning[-1], count)
+    return found
+
+
+def even_places(
+    work: Sequence[float],
+    bytes_at: Sequence[int],
+    owning: Sequence[int],
+    places: Sequence[int],
+    count: int,
+) -> list[int] | None:
+    """Of the places before calls where a cut may be, those of so many stages, each of which owns
+    something; None: there are none.
+
+    Args:
+        work, owning: up to each call, with it.
+        bytes_at: what crosses a cut at a place.
+        places: in ascending order.
+    """
+    behind = _cuts_behind(owning, places)
     found: list[int] = []
     for number in range(1, count):
         share, slack = work[-1] * number / count, SLACK * work[-1] / count
         before = owning[found[-1] - 1] if found else 0
-        most = owning[-1] - (count - number)  # the stages behind have one each
+        left = count - 1 - number
         off = [abs(done - share) for done in work]
-        fit = [n for n in range(1, len(work)) if before < owning[n - 1] <= most and n not in closed]
+        fit = [n for n in places if before < owning[n - 1] and left <= behind[n]]
         if not fit:
-            raise _too_few(owning[-1], count)
+            return None
         closest = min(off[n - 1] for n in fit)
         near = [(bytes_at[n], off[n - 1], n) for n in fit if off[n - 1] <= max(slack, closest)]
         found.append(min(near)[-1])
+    return found
+
+
+def _cuts_behind(owning: Sequence[int], places: Sequence[int]) -> dict[int, int]:
+    """How many more cuts fit behind one at each place; -1: none may be there, as nothing behind it
+    owns something. The next cut as early as can be leaves the most."""
+    levels = [owning[place - 1] for place in places]
+    found: dict[int, int] = {}
+    for place, level in zip(reversed(places), reversed(levels), strict=True):
+        following = bisect.bisect_right(levels, level)
+        more = 1 + found[places[following]] if following < len(places) else 0
+        found[place] = more if level < owning[-1] else -1
     return found
 
 
@@ -144,8 +179,8 @@ def _made(user: fx.Node) -> fx.Node:
 def _too_few(owning: int, count: int) -> TensorOptError:
     return TensorOptError(
         f"{owning} calls take parameters that are trained, and there is no way to cut between them "
-        f"into {count} stages of which each has some; ask for fewer stages, or train more of the "
-        "model (requires_grad)"
+        f"into {count} stages of which each has some, and the whole of a buffer that forward "
+        "changes; ask for fewer stages, or train more of the model (requires_grad)"
     )
 
 

@@ -16,6 +16,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.stages import After, Before, StageGraph, cut_graph, cut_points, even_cuts
 from tensoropt_torch.stages.cut import tied_parameters
+from tensoropt_torch.stages.places import even_places
 from tests.distributed.models import Case
 from tests.stages.models import KNOWN, OWN, Masked, Normalised, Skips, make, tokens
 
@@ -241,6 +242,84 @@ def test_a_buffer_that_changes_is_in_one_stage() -> None:
     captured = captured_of(case)
     first, second = cut_graph(captured, even_cuts(captured, 2))
     assert "1.weight" in {*first.parameters} ^ {*second.parameters}
+
+
+class Reused(nn.Module):
+    """Layers, and one with a buffer that changes behind several of them."""
+
+    def __init__(self, layers: int, used_after: Sequence[int]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(layers))
+        self.norm = nn.BatchNorm1d(8)
+        self.used_after = used_after
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, layer in enumerate(self.layers, 1):
+            x = layer(x).tanh()
+            if number in self.used_after:
+                x = self.norm(x)
+        return x
+
+
+def reused(layers: int, used_after: Sequence[int]) -> CapturedModel:
+    x = torch.randn(4, 8)
+    case = Case(Reused(layers, used_after), (x,), nn.functional.mse_loss, (x,))
+    return captured_of(case)
+
+
+@pytest.mark.parametrize("used_after", [(5, 12), (1, 8), (3, 10)], ids=str)
+def test_cuts_keep_clear_of_a_buffer_that_is_used_far_apart(used_after: Sequence[int]) -> None:
+    captured = reused(12, used_after)
+    for count in (2, 3, 4):
+        stages = cut_graph(captured, even_cuts(captured, count))
+        assert len(stages) == count and all(stage.parameters for stage in stages)
+
+
+def test_there_are_even_cuts_where_there_are_any_of_random_models() -> None:
+    seed = random.randrange(2**32)
+    chosen = random.Random(seed)
+    for trial in range(6):
+        layers = chosen.randint(2, 4)
+        used_after = sorted(chosen.sample(range(1, layers + 1), 2))
+        captured, count = reused(layers, used_after), chosen.randint(2, 4)
+        label = f"seed {seed}, trial {trial}: {layers} layers, {used_after}, {count} stages"
+        cuts = itertools.combinations(range(1, captured.num_calls), count - 1)
+        possible = any(owns_all(captured, places) for places in cuts)
+        try:
+            assert owns_all(captured, even_cuts(captured, count)), label
+            assert possible, label
+        except TensorOptError:
+            assert not possible, label
+
+
+def owns_all(captured: CapturedModel, cuts: Sequence[int]) -> bool:
+    """Whether it can be cut so, and each stage has parameters."""
+    try:
+        return all(stage.parameters for stage in cut_graph(captured, cuts))
+    except TensorOptError:
+        return False
+
+
+def test_there_are_even_places_exactly_where_some_fit() -> None:
+    seed = random.randrange(2**32)
+    chosen, outcomes = random.Random(seed), {True: 0, False: 0}
+    for trial in range(2000):
+        calls, count = chosen.randint(1, 9), chosen.randint(2, 5)
+        owns = [chosen.random() < 0.6 for _ in range(calls)]
+        places = [n for n in range(1, calls) if chosen.random() < 0.6]
+        sizes = [chosen.choice([0.0, 1.0, 1.0, 9.0]) for _ in range(calls)]
+        bytes_at = [chosen.randint(0, 3) for _ in range(calls + 1)]
+        work, owning = (list(itertools.accumulate(s)) for s in (sizes, map(int, owns)))
+        found = even_places(work, bytes_at, owning, places, count)
+        fitting = [
+            list(cuts)
+            for cuts in itertools.combinations(places, count - 1)
+            if all(any(owns[a:b]) for a, b in itertools.pairwise([0, *cuts, calls]))
+        ]
+        label = f"seed {seed}, trial {trial}: {owns} at {places} into {count}"
+        assert found in fitting if fitting else found is None, f"{label} gives {found}"
+        outcomes[bool(fitting)] += 1
+    assert min(outcomes.values()) > 100, f"seed {seed}: {outcomes}"
 
 
 def test_after_is_behind_the_last_call() -> None:
