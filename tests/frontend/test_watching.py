@@ -250,6 +250,57 @@ def test_filled_buffers_that_a_state_dict_has_are_refused() -> None:
     assert "table" in captured.constants
 
 
+class Omits(Fills):
+    """Leaves the buffer out of its state dict by a method, its own or that of saving, or a hook."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__("constant", persistent=True)
+        self.how = how
+        if how == "hook":
+            self.register_state_dict_post_hook(self.without_table)
+
+    @staticmethod
+    def without_table(_: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
+        state.pop(f"{prefix}table", None)
+        for name, value in state.items():  # as hooks do that move what is saved
+            state[name] = value.detach() * 1
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        state = super().state_dict(*args, **kwargs)
+        if self.how == "state_dict":
+            state.pop(f"{kwargs.get('prefix', '')}table", None)
+        return state
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.how == "saving":
+            destination.pop(f"{prefix}table", None)
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+@pytest.mark.parametrize("how", ["state_dict", "saving", "hook"])
+def test_filled_buffers_that_a_state_dict_leaves_out_are_captured(
+    how: str, is_within: bool
+) -> None:
+    model, x = Omits(how), torch.randn(3, 4)
+    whole = nn.Sequential(model) if is_within else model
+    captured = capture(whole, (x,))
+    assert dict(model._buffers) == {"table": None}
+    assert differences(whole, captured, (x,)) == []
+    usual = capture(Fills("constant"), (x,))
+    assert captured.num_calls == usual.num_calls
+
+
+def test_a_state_dict_that_renames_a_filled_buffer_has_it() -> None:
+    class Renames(Fills):
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            state = super().state_dict(*args, **kwargs)
+            return {f"own.{name}": value.clone() for name, value in state.items()}
+
+    with pytest.raises(TensorOptError, match=r"fills .table., .*state dict"):
+        capture(Renames("constant", persistent=True), (torch.randn(3, 4),))
+
+
 def test_a_table_of_random_numbers_that_is_made_once_is_refused() -> None:
     class Draws(Layer):
         def makes_mask(self, h: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.watching.attribute_uses import Owner, Place
@@ -39,7 +40,23 @@ class FilledBuffers:
             owner.place(name)
             for owner, name, _ in self._new()
             if name not in owner.module._non_persistent_buffers_set
+            and self._is_in_state_dict(owner, name)
         ]
+
+    def _is_in_state_dict(self, owner: Owner, name: str) -> bool:
+        """Whether the buffer makes a difference to the state dict: modules may leave it out by a
+        hook or a method of their own."""
+        roots = (o.module for o, _, _ in self._empty if o.of_loss == owner.of_loss and not o.path)
+        root, buffers = next(roots, owner.module), owner.module._buffers
+        value = buffers[name]
+        try:
+            filled = _state_names(root)
+            buffers[name] = None
+            return filled != _state_names(root)
+        except Exception:  # of code of the model, which tells nothing
+            return True
+        finally:
+            buffers[name] = value
 
     def _new(self) -> Iterator[tuple[Owner, str, torch.Tensor]]:
         for owner, before, _ in self._empty:
@@ -57,6 +74,12 @@ class FilledBuffers:
                 else:
                     del module._buffers[name]
             module._non_persistent_buffers_set &= passing | set(module._buffers)
+
+
+def _state_names(module: nn.Module) -> set[str]:
+    # Nothing that a hook computes becomes a part of the graph that is traced.
+    with disable_proxy_modes_tracing(), torch.no_grad():
+        return {*module.state_dict(keep_vars=True)}
 
 
 def refuse_in_other_calls(model: str, first: Sequence[str], here: Sequence[str]) -> None:
