@@ -193,14 +193,18 @@ class _Step:
         saved = self._saved
         if saved is None:
             raise freed_error()
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "torch.compile with aot_autograd does not currently support double backward: "
+                "create_graph=True has second derivatives where the module is parallelized "
+                "without compile="
+            )
         if keeps and self.halves.donates:
             raise RuntimeError(
                 "This backward function was compiled with non-empty donated buffers which requires "
-                "create_graph=False and retain_graph=False: what forward saved is written over"
-            )
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "torch.compile with aot_autograd does not currently support double backward"
+                "create_graph=False and retain_graph=False: what forward saved is written over; "
+                "set torch._functorch.config.donated_buffer = False before the module is made, or "
+                "parallelize without compile="
             )
         if [*map(_VERSION, saved)] != self._versions:
             raise changed_error()

@@ -226,6 +226,46 @@ def test_one_node_gives_the_gradients_that_autograd_gives() -> None:
     assert run_ranks(2, f"{HERE}:asked_of_both") == [[], []]
 
 
+def refused_of(module: ParallelModule, inputs: Any, **options: bool) -> str:
+    """Why a backward with these options cannot be; empty: it can, and another one as well."""
+    module.zero_grad()
+    loss = module(*inputs)
+    try:
+        loss.backward(**options)
+        loss.backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def kept_graphs(_: object) -> list[str]:
+    """What is said of them, and whether what is said helps."""
+    _, (module, inputs) = modules_of(None)
+    module(*inputs).backward()
+    kept = refused_of(module, inputs, retain_graph=True)
+    found = [] if "donated_buffer = False before the module is made" in kept else [f"kept: {kept}"]
+    with torch._functorch.config.patch(donated_buffer=False):
+        plain, (module, inputs) = modules_of(None)
+        gradients = []
+        for own in (plain[0], module):
+            for _ in range(2):  # the first call compiles
+                torch.manual_seed(5)
+                reason = refused_of(own, inputs, retain_graph=True)
+                found += [f"kept all the same: {reason}"] if reason else []
+            gradients.append({name: full(p.grad) for name, p in own.named_parameters()})
+        expected, got = gradients
+        found += [name for name, value in got.items() if not torch.equal(value, expected[name])]
+    derived = refused_of(module, inputs, create_graph=True)
+    if "parallelized without compile=" not in derived:
+        found.append(f"derived: {derived}")
+    reason = refused_of(plain[0], inputs, create_graph=True)
+    return [*found, f"derived all the same: {reason}"] if reason else found
+
+
+def test_errors_of_graphs_that_are_kept_say_what_helps() -> None:
+    assert run_ranks(2, f"{HERE}:kept_graphs") == [[], []]
+
+
 class Normed(nn.Module):
     """Has running statistics."""
 
