@@ -9,7 +9,9 @@
 // Autograd finds them behind the gate, as it has to for `inputs=`, for hooks
 // and for what else follows from them. Gradients that are autograd's to deliver
 // are handed over by `pass_gate`, whereupon the node returns any gradient for
-// the gate.
+// the gate. They belong to the backward in which they were passed, since a
+// graph that is kept may be run by several threads at once, and end with it: it
+// may fail before the gate runs.
 //
 // Otherwise the gate gets none, and the leaves need not hear of it: to run the
 // node of each, which then has nothing to add, takes longer than a small model
@@ -20,6 +22,7 @@
 // a gradient, which ones were written to since the gate was made, and whether
 // gradients may be their first ones, which `give_leaves` then makes them.
 
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -28,6 +31,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -86,15 +91,40 @@ class LeafGate : public Node {
   // As many as there are; null: the tensor is none.
   const std::vector<AccumulateGrad*>& leaves() const { return leaves_; }
   const std::vector<std::int64_t>& versions() const { return versions_; }
-  void pass(variable_list gradients) { passed_ = std::move(gradients); }
+
+  // For the node of the backward that runs, which owns them: its callbacks live
+  // as long as it does, whether or not it comes to call them.
+  void pass(variable_list gradients) {
+    const auto owned = std::make_shared<variable_list>(std::move(gradients));
+    torch::autograd::Engine::get_default_engine().queue_callback([owned] {});
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(passed_, [](const Passed& one) { return one.own.expired(); });
+    passed_.push_back({torch::autograd::get_current_graph_task_id(), owned});
+  }
 
   variable_list apply(variable_list&& /*gradients*/) override {
-    if (!passed_.empty()) return std::exchange(passed_, {});
+    if (variable_list passed = taken(); !passed.empty()) return passed;
     if (!torch::autograd::get_current_graph_task_keep_graph()) leave_out();
     return variable_list(next_edges().size());
   }
 
  private:
+  struct Passed {
+    int backward;
+    std::weak_ptr<variable_list> own;
+  };
+
+  // What was passed in the backward that runs; empty: nothing.
+  variable_list taken() {
+    const int backward = torch::autograd::get_current_graph_task_id();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const Passed& one : passed_) {
+      if (one.backward != backward) continue;
+      if (const auto own = one.own.lock()) return std::exchange(*own, {});
+    }
+    return {};
+  }
+
   // Edges of the node that runs. Their nodes live as long as this one, since
   // autograd knows those of a backward by their addresses.
   void leave_out() {
@@ -112,7 +142,7 @@ class LeafGate : public Node {
 
   std::vector<AccumulateGrad*> leaves_;
   std::vector<std::int64_t> versions_;
-  variable_list passed_;
+  std::vector<Passed> passed_;  // of backwards that run, and some that ended
   torch::autograd::edge_list left_out_;
 };
 

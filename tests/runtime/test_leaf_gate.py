@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -107,6 +108,74 @@ def test_a_graph_that_is_kept_runs_again() -> None:
     for leaf in leaves:
         assert leaf.grad is not None
         assert torch.equal(leaf.grad, torch.full_like(leaf, 2))
+
+
+def test_a_kept_graph_is_run_by_two_threads_at_once() -> None:
+    """Each of which has passed its gradients before the gate runs for either."""
+    leaf = torch.randn(3, requires_grad=True)
+    gate = OPS.leaf_gate.default([leaf])
+    both = threading.Barrier(2, timeout=60)
+    between = torch.ones(1, requires_grad=True) * 1  # runs after the sum, and before the gate
+    between.register_hook(lambda _: (both.wait(), None)[1])
+    out: torch.Tensor = _Sum.apply(gate, [leaf], ())  # type: ignore[no-untyped-call]
+    total = out + between.sum()
+    found: dict[int, torch.Tensor] = {}
+
+    def run(scale: int) -> None:
+        tangent = torch.tensor(float(scale))
+        # ``between`` as well, or autograd would not run its hook.
+        gradients = torch.autograd.grad(total, [leaf, between], tangent, retain_graph=True)
+        found[scale] = gradients[0]
+
+    threads = [threading.Thread(target=run, args=(scale,)) for scale in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    for scale in (1, 2):
+        assert torch.equal(found[scale], torch.full_like(leaf, scale))
+
+
+def test_gradients_of_a_backward_that_fails_end_with_it() -> None:
+    leaf = torch.randn(3, requires_grad=True)
+    gate = OPS.leaf_gate.default([leaf])
+    own: list[int] = []
+    fails = [True]
+    passed: list[weakref.ref[torch.Tensor]] = []
+
+    def fail(_: torch.Tensor) -> None:
+        if fails[0]:
+            raise KeyError("between")
+
+    class Noted(_Sum):
+        @staticmethod
+        def backward(ctx: Any, tangent: torch.Tensor) -> tuple[Any, ...]:
+            if ctx.own:
+                return _Sum.backward(ctx, tangent)
+            gradient = tangent.expand(leaf.shape).clone()
+            passed.append(weakref.ref(gradient))
+            OPS.pass_gate.default(ctx.gate, [gradient])
+            return torch.zeros_like(ctx.gate), None, None
+
+    between = torch.ones(1, requires_grad=True) * 1
+    between.register_hook(fail)
+    out: torch.Tensor = Noted.apply(gate, [leaf], own)  # type: ignore[no-untyped-call]
+    total = out + between.sum()
+    with pytest.raises(KeyError, match="between"):
+        torch.autograd.backward(total, retain_graph=True)
+    assert leaf.grad is None
+    assert passed[0]() is None
+    fails[0] = False
+    own.append(0)  # so that nothing is passed, and the gate has nothing to return
+    torch.autograd.backward(total)
+    assert leaf.grad is not None
+    assert torch.equal(leaf.grad, torch.ones_like(leaf))
+
+
+def test_gradients_are_passed_within_a_backward() -> None:
+    leaves = leaves_of()
+    with pytest.raises(RuntimeError, match="during backward pass"):
+        OPS.pass_gate.default(OPS.leaf_gate.default(leaves), leaves)
 
 
 def test_hooks_run_as_for_operands() -> None:
