@@ -8,6 +8,10 @@ What the graph only gives, such as the gradients of parameters, is summed (or sc
 where the last of a bucket is made, and waited for at the end of the graph. What is gathered of
 inputs alone, such as parameters, is gathered together where the first of a bucket is needed. Only
 buckets are written to, before they are sent.
+
+Nothing moves that would read what is written in the meantime, or draw other random numbers. What
+goes into buckets does not depend on sizes of what is not sent: ranks whose parts are uneven would
+decide differently, and each wait for what the other one does not send.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from tensoropt_torch.emit.written import Writes
 from tensoropt_torch.operators import OPS
 
 _COLLECTIVES = torch.ops._c10d_functional
@@ -28,6 +33,7 @@ _ATEN = torch.ops.aten
 _SUM = _COLLECTIVES.all_reduce.default
 _SCATTER = _COLLECTIVES.reduce_scatter_tensor.default
 _GATHER = _COLLECTIVES.all_gather_into_tensor.default
+_REDUCED = (_SUM, _SCATTER)
 _WAIT = _COLLECTIVES.wait_tensor.default
 _WRITE = OPS.write_into_.default
 _WRITTEN_BYTES = 256 * 1024  # by one call, of parts that are smaller
@@ -45,13 +51,13 @@ class Buckets:
 def in_buckets(graph: fx.Graph, sizes: Buckets) -> None:
     """Changes the graph, whose values are in the meta of its nodes."""
     for target, most in ((_SUM, sizes.sums), (_SCATTER, sizes.shards)):
-        for members in _buckets(
-            [n for n in graph.find_nodes(op="call_function", target=target) if _is_only_given(n)],
-            most,
-        ):
+        moves = _Moves(graph)
+        calls = graph.find_nodes(op="call_function", target=target)
+        for members in _buckets([n for n in calls if moves.is_only_given(n)], most):
             _reduce_together(graph, members)
+    moves = _Moves(graph)
     gathers = graph.find_nodes(op="call_function", target=_GATHER)
-    for members in _buckets([n for n in gathers if _is_of_inputs(n)], sizes.shards):
+    for members in _buckets([n for n in gathers if moves.is_of_inputs(n)], sizes.shards):
         _gather_together(graph, members)
     graph.lint()
 
@@ -77,25 +83,65 @@ def _wait_of(node: fx.Node) -> fx.Node | None:
     return users[0] if len(users) == 1 and users[0].target is _WAIT else None
 
 
-def _is_only_given(node: fx.Node) -> bool:
-    """Whether what comes of a collective only is an output, through calls that may wait."""
-    wait = _wait_of(node)
-    if wait is None:
-        return False
-    found = _followers(wait)
-    return all(_may_wait(after, node, {wait, *found}) for after in found)
+class _Moves:
+    """What may move to another place of a graph, as it is now."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._writes = Writes(graph)
+        self._of_sums: set[fx.Node] = set()  # or of what is scattered: they may move themselves
+        for node in graph.nodes:
+            if node.target in _REDUCED or not self._of_sums.isdisjoint(node.all_input_nodes):
+                self._of_sums.add(node)
+
+    def is_only_given(self, node: fx.Node) -> bool:
+        """Whether what comes of a collective only is an output, through calls that may wait."""
+        wait = _wait_of(node)
+        if wait is None or self._writes.reach(_operand(node)):
+            return False
+        found = _followers(wait)
+        return all(self._may_wait(after, {wait, *found}) for after in found)
+
+    def _may_wait(self, after: fx.Node, found: set[fx.Node]) -> bool:
+        """Whether what follows from a collective, as all that is ``found`` does, may be computed
+        at the end of the graph, till when what else it is made of is kept."""
+        if after.target in _REDUCED or not _is_free(after):
+            return False
+        return all(self._may_be_kept(other) for other in set(after.all_input_nodes) - found)
+
+    def _may_be_kept(self, node: fx.Node) -> bool:
+        """Whether it is small beside what is computed with it, and stays as it is: indices, such as
+        those of the rows of a table, and what is made of nothing, such as zeros."""
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or node in self._of_sums:
+            return False
+        is_new = node.op == "call_function" and not node.all_input_nodes
+        is_exact = not value.is_floating_point() and not value.is_complex()
+        return (is_new or is_exact) and not self._writes.reach(node)
+
+    def is_of_inputs(self, node: fx.Node) -> bool:
+        """Whether what is gathered is an input, through calls of one operand."""
+        if _wait_of(node) is None:
+            return False
+        operand = _operand(node)
+        while operand.op != "placeholder":
+            if len(operand.all_input_nodes) != 1 or operand.target is _WAIT:
+                return False
+            if not _is_free(operand) or self._writes.reach(operand):
+                return False
+            (operand,) = operand.all_input_nodes
+        return not self._writes.reach(operand)
 
 
-def _may_wait(after: fx.Node, node: fx.Node, found: set[fx.Node]) -> bool:
-    """Whether what follows from a collective, as all that is ``found`` does, may be computed at the
-    end of the graph: it writes to nothing and sends nothing in a bucket, and what else it is made
-    of is there before the collective, and no larger than what that gives."""
-    if after.target in (_SUM, _SCATTER):
-        return False
-    if isinstance(after.target, OpOverload) and after.target._schema.is_mutable:
-        return False
-    others = set(after.all_input_nodes) - found
-    return all(other < node and _bytes_of(other) <= _bytes(node) for other in others)
+def _is_free(node: fx.Node) -> bool:
+    """Whether a call gives the same wherever its operands are there: it writes to nothing and draws
+    no numbers."""
+    if node.target is operator.getitem:
+        return True
+    return (
+        isinstance(node.target, OpOverload)
+        and not node.target._schema.is_mutable
+        and torch.Tag.nondeterministic_seeded not in node.target.tags
+    )
 
 
 def _bytes_of(node: fx.Node) -> int:
@@ -113,18 +159,6 @@ def _followers(node: fx.Node) -> list[fx.Node]:
                 found[user] = None
                 waiting.append(user)
     return sorted(found)
-
-
-def _is_of_inputs(node: fx.Node) -> bool:
-    """Whether what is gathered is an input, through calls of one operand."""
-    if _wait_of(node) is None:
-        return False
-    operand = _operand(node)
-    while operand.op != "placeholder":
-        if len(operand.all_input_nodes) != 1 or operand.target is _WAIT:
-            return False
-        (operand,) = operand.all_input_nodes
-    return True
 
 
 def _buckets(nodes: Sequence[fx.Node], most: int) -> list[list[fx.Node]]:

@@ -1,4 +1,9 @@
-"""Which operands calls of a graph write to, by the schemas of operators."""
+"""Which operands calls of a graph write to, by the schemas of operators.
+
+::
+
+    Writes(graph).reach(node)    # whether what a node gives may change while the graph runs
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,9 @@ from collections.abc import Iterator
 from operator import getitem
 from typing import Any
 
+import torch
 from torch import fx
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.frontend.passes import gives_views
@@ -49,6 +55,37 @@ def changed_inputs(graph: fx.Graph) -> tuple[list[int], bool]:
         if node.op != "placeholder" and follows & {*_read(node)}:
             follows.add(node)
     return [n for n, node in enumerate(inputs) if node in changed], graph.output_node() in follows
+
+
+class Writes:
+    """All that a graph writes to, anywhere. Views are followed by the schemas of operators, and by
+    the storages of the values in the meta of nodes: what backward is given may be a view of an
+    input of forward."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        operands = [operand for node in graph.nodes for operand in _maybe_written(node)]
+        self._memories = {_memory_of(operand) for operand in operands}
+        self._storages = {storage for operand in operands for storage in _storages(operand)}
+
+    def reach(self, node: fx.Node) -> bool:
+        """Whether what a node gives is, or is a view of, what is written to."""
+        return _memory_of(node) in self._memories or not self._storages.isdisjoint(_storages(node))
+
+
+def _maybe_written(node: fx.Node) -> list[fx.Node]:
+    """The operands that a call writes to, or of which nobody says that it does not."""
+    if isinstance(node.target, HigherOrderOperator) or node.op in ("call_method", "call_module"):
+        return node.all_input_nodes
+    return [*written(node), *_moved_statistics(node)]
+
+
+def _storages(node: fx.Node) -> set[int]:
+    values = pytree.tree_leaves(node.meta.get("val"))
+    return {
+        value.untyped_storage()._cdata
+        for value in values
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided
+    }
 
 
 def _memory_of(node: fx.Node) -> fx.Node:
