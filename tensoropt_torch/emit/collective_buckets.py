@@ -11,7 +11,7 @@ buckets are written to, before they are sent.
 
 Nothing moves that would read what is written in the meantime, or draw other random numbers. What
 goes into buckets does not depend on sizes of what is not sent: ranks whose parts are uneven would
-decide differently, and each wait for what the other one does not send.
+decide differently, and have graphs with different collectives.
 """
 
 from __future__ import annotations
