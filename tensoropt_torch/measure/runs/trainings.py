@@ -107,7 +107,7 @@ def _raise_of_any(reason: str | None) -> None:
     """Raises FailedRankError if a rank had a reason to leave. Collective."""
     reports = [report for (report,) in gather((reason,))]
     failed = [f"rank {rank}: {report}" for rank, report in enumerate(reports) if report]
-    if failed or any(report is not None for report in reports):
+    if any(report is not None for report in reports):
         raise FailedRankError(failed[0] if failed else "a wait for other ranks has ended")
 
 
