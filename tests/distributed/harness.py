@@ -215,6 +215,7 @@ def _separate(output: Path, timeout_s: float) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     faulthandler.register(signal.SIGUSR1, file=2)
+    faulthandler.enable(file=2)  # says where a rank was that ends by a signal
     # Should the tests themselves be killed, nobody else would end this process.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(int(timeout_s + 2 * LATE_S) + 1)
