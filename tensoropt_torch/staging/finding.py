@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Unpack, get_args
 
 import torch.distributed as dist
@@ -14,6 +14,7 @@ from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.checks import check_memory_limit, check_whole
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import as_module
+from tensoropt_torch.logs import get_logger, rank_of_job
 from tensoropt_torch.measure import (
     KeptPlans,
     MeasureOptions,
@@ -56,7 +57,11 @@ from tensoropt_torch.tasks import (
     takes_keywords,
 )
 
-MOST_STAGES = 8  # that are tried where nothing else is asked for
+log = get_logger(__name__)
+
+# That are tried where nothing else is asked for.
+MOST_STAGES = 8
+MOST_MICRO_BATCHES = 16
 
 
 @takes_keywords(collective=True, planning=PlanningOptions)
@@ -87,7 +92,8 @@ def find_stages(
         stages, micro_batches, schedule, chunks: as of ``StageOptions``. Without ``stages`` all
             schedules are tried where none is given, the interleaved one with 2 and 4 chunks where
             no other number is, and without ``micro_batches`` powers of two up to
-            ``max_micro_batches``; else there is one, by 1F1B.
+            ``max_micro_batches``, by default up to 16, into which the model can be cut; else there
+            is one, by 1F1B.
         num_devices: of all stages together; by default the processes that run.
         memory_limit: bytes per device; what is found is simulated, and its peaks are within the
             limit (``PlanningOptions.memory``).
@@ -105,7 +111,7 @@ def find_stages(
         max_stages = planning.max_stages
         if stages is None:
             _check_searched(schedule, chunks, stage_pins_of(planning.pin))
-            most = planning.max_micro_batches
+            most = _most_micro_batches(planning)
             max_stages = MOST_STAGES if planning.max_stages == 1 else planning.max_stages
             options: Any = SearchedStages.of(max_stages, micro_batches, most, schedule, chunks)
         else:
@@ -123,6 +129,8 @@ def find_stages(
         f"measuring={planning.measuring}"
     )
     agree_or_raise("stages that are asked for", words, "give the same options on every rank")
+    if isinstance(options, StageOptions) and micro_batches is None and rank_of_job() == 0:
+        _warn_of_one_micro_batch(options.num_stages)
     task = captured_task(example, planning)
     on_all_ranks(lambda: _check_dims(task, 1 if micro_batches is None else micro_batches))
     count = device_count(task, num_devices)
@@ -232,6 +240,24 @@ def _check_dims(task: PlanningTask, micro_batches: int) -> None:
             f"micro_batches={micro_batches} is not supported with inputs['{name}']={dim}: "
             "micro-batches are cut along dim 0; leave one of them out"
         )
+
+
+@cache  # once, however many plans are asked for
+def _warn_of_one_micro_batch(stages: int) -> None:
+    log.warning(
+        "%d stages run one micro-batch in a step, so that all of them but one wait at any time; "
+        "give micro_batches=%d, or leave stages= out and give max_micro_batches=%d, to have both "
+        "searched",
+        *(stages, 2 * stages, 4 * stages),
+    )
+
+
+def _most_micro_batches(planning: PlanningOptions) -> int:
+    """That are tried: one of inputs whose rows are in another dim, which are not cut."""
+    given = planning.inputs.values() if isinstance(planning.inputs, Mapping) else ()
+    if planning.max_micro_batches > 1 or any(isinstance(mode, int) for mode in given):
+        return planning.max_micro_batches
+    return MOST_MICRO_BATCHES
 
 
 def _check_searched(schedule: ScheduleName | None, chunks: int, pins: StagePins) -> None:

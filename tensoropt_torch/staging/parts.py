@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Protocol
 
 import torch
@@ -22,7 +21,6 @@ from tensoropt_torch.config import mesh_axes
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
-from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import (
     InputShares,
     Plan,
@@ -44,8 +42,6 @@ from tensoropt_torch.staging.held_bytes import held_bytes
 from tensoropt_torch.staging.options import StageOptions
 from tensoropt_torch.staging.transfers import Transfers
 from tensoropt_torch.units import format_bytes
-
-log = get_logger(__name__)
 
 
 class FindPart(Protocol):
@@ -79,8 +75,6 @@ def plan_stages(
     cuts = options.cuts(captured)
     graphs = cut_graph(captured, cuts, deferred=deferred)
     _check_graphs(captured, graphs)
-    if options.micro_batches == 1 and not options.is_by_calls:
-        _warn_of_one_micro_batch(stages)
     # Of a limit each of several chunks of a stage has its share.
     find = find or Fastest(task, task.memory_limit_of(memory_limit) / options.chunks)
     planner = _PartPlanner(task, options, captured, graphs, count, find)
@@ -96,16 +90,6 @@ def plan_stages(
         shares=InputShares(task.inputs, task.whole_inputs, task.input_dims),
     )
     return replace(plan, time_s=timeline_of(plan).step_s)
-
-
-@cache  # once, however many plans of these stages are looked at
-def _warn_of_one_micro_batch(stages: int) -> None:
-    log.warning(
-        "%d stages run one micro-batch in a step, so that all of them but one wait at any time; "
-        "give micro_batches=%d, or leave stages= out and give max_micro_batches=%d, to have both "
-        "searched",
-        *(stages, 2 * stages, 4 * stages),
-    )
 
 
 def _check_graphs(captured: CapturedModel, graphs: Sequence[StageGraph]) -> None:

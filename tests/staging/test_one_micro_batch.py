@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import tensoropt_torch
-from tensoropt_torch.staging import parts
+from tensoropt_torch.staging import finding
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture, times: int = 1, **options: Any) -> list[str]:
-    parts._warn_of_one_micro_batch.cache_clear()
+    finding._warn_of_one_micro_batch.cache_clear()
     caplog.clear()
     with torch.device("meta"):
         model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
@@ -39,7 +39,13 @@ def test_one_micro_batch_in_stages_that_are_given_is_told_once(
 
 @pytest.mark.parametrize(
     "options",
-    [{"stages": 2, "micro_batches": 2}, {"max_micro_batches": 4}, {"micro_batches": 1}],
+    [
+        {"stages": 2, "micro_batches": 2},
+        {"stages": 2, "micro_batches": 1},
+        {"max_micro_batches": 4},
+        {"micro_batches": 1},
+        {},
+    ],
     ids=str,
 )
 def test_nothing_is_told_of_others(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from tensoropt_torch import Example, TensorOptError, find_stages, load_cluster
 from tensoropt_torch.batches import micro_batched
@@ -122,6 +124,22 @@ def test_without_stages_they_are_searched() -> None:
         example(), cluster="cpu", num_devices=DEVICES, max_stages=2, micro_batches=2
     )
     assert (given.stages, given.micro_batches) == (2, 2)
+
+
+def test_several_micro_batches_are_tried_where_nothing_is_said_of_them() -> None:
+    with torch.device("meta"):
+        layers = [nn.Linear(2048, 2048) for _ in range(8)]
+        x = torch.zeros(4096, 2048)
+    given: dict[str, Any] = {"loss_fn": nn.MSELoss(), "targets": (x,), "cluster": "cpu"}
+    model = nn.Sequential(*layers)
+    plan = find_stages(model, (x,), num_devices=2, **given)
+    most = find_stages(model, (x,), num_devices=2, max_micro_batches=16, **given)
+    assert plan.micro_batches == most.micro_batches > 1
+    # A batch that cannot be cut, and one whose rows are in another dim.
+    normed = nn.Sequential(*layers[:4], nn.BatchNorm1d(2048), *layers[4:])
+    assert find_stages(normed, (x,), num_devices=2, **given).micro_batches == 1
+    across = find_stages(model, (x,), num_devices=2, inputs={"input": 1}, **given)
+    assert across.micro_batches == 1
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
