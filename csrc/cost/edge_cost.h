@@ -137,7 +137,8 @@ class EdgeOptions {
  public:
   // Adds the option unless another dominates it, and drops those it dominates.
   void add(const EdgeOption& option);
-  std::span<const EdgeOption> all() const { return {options_.data(), size_}; }
+  std::span<const EdgeOption> all() const& { return {options_.data(), size_}; }
+  std::span<const EdgeOption> all() const&& = delete;  // it would outlive them
 
  private:
   std::array<EdgeOption, 4> options_;

@@ -203,7 +203,8 @@ TEST_F(EdgeCost, OneMicroBatchSharesNothing) {
     const Projection step({.micro_batches = count}, device_);
     EXPECT_EQ(is_option({Saved::kKept, true, true}, ways, step), count > 1);
     EXPECT_TRUE(is_option({Saved::kKept, false, false}, ways, step));
-    for (const EdgeOption& option : edge_options(ways, step).all()) {
+    const auto options = edge_options(ways, step);
+    for (const EdgeOption& option : options.all()) {
       EXPECT_TRUE(count > 1 || !(option.choice.held || option.choice.summed));
     }
   }

@@ -59,7 +59,8 @@ TEST(SpaceProblem, TablesHaveTheOptionsOfEachPairOfConfigs) {
         const EdgeTable::Row row = table.row(s);
         for (const int t : row.targets) {
           std::vector<Choice> expected;
-          for (const EdgeOption& one : costs.options_of(edge, s, t).all()) {
+          const auto options = costs.options_of(edge, s, t);
+          for (const EdgeOption& one : options.all()) {
             expected.push_back(
                 {one.memory_bytes, one.time_s, one.choice.tag()});
           }
