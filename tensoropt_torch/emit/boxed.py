@@ -364,7 +364,7 @@ class BoxedCall:
         self._versions = self.boxed.versions(self._values, self._held)
         return outputs, constant
 
-    def given(self, gate: torch.Tensor, given: Given) -> Given:
+    def given(self, gate: torch.Tensor | None, given: Given) -> Given:
         """See ``NodeCall``."""
         return given if self.borders is None else self.borders.given(gate, given)
 

@@ -76,9 +76,11 @@ class HookedGraph:
         return HookedGraph(_body(rank_graph, held, True), head, borders)
 
     @staticmethod
-    def to_record(rank_graph: fx.GraphModule) -> fx.GraphModule:
-        """The body, for a tape, of a graph that holds no values."""
-        return _body(rank_graph, (), False)
+    def to_record(rank_graph: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
+        """The body, for a tape, and the numbers of its inputs that are held values."""
+        held = [node for node in rank_graph.graph.nodes if node.meta.get(HELD)]
+        first = len(rank_graph.graph.find_nodes(op="placeholder"))
+        return _body(rank_graph, held, False), [*range(first, first + len(held))]
 
 
 def _head(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule:

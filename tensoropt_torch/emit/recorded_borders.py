@@ -41,7 +41,8 @@ class Borders(Protocol):
     """Those of one pass.
 
     Attributes:
-        names: of the parameters that have one, in order.
+        names: of the parameters whose gradients end, or are added to, there, in order; those of
+            others pass.
         reduces: whether gradients go on, with what was kept.
     """
 
@@ -57,9 +58,9 @@ class Borders(Protocol):
     def with_kept(self, parameter: str, gradient: torch.Tensor) -> torch.Tensor | None:
         """What goes on where what was taken cannot be added up in place."""
 
-    def given(self, gate: torch.Tensor, given: Given) -> Given:
-        """Who takes the gradients of leaves behind a gate, those ``given``, and those at
-        borders."""
+    def given(self, gate: torch.Tensor | None, given: Given) -> Given:
+        """Who takes the gradients of leaves, those ``given``, and those at borders. The leaves are
+        behind a gate, unless autograd has no part in the pass."""
 
 
 class RecordedBorders:
@@ -79,7 +80,8 @@ class RecordedBorders:
 
     def watch(self, parameter: str, node: Any) -> None:
         """See ``Sink``."""
-        node.register_prehook(lambda gradients: self._pass(parameter, gradients))
+        if parameter in self._borders.names:
+            node.register_prehook(lambda gradients: self._pass(parameter, gradients))
 
     def _pass(self, parameter: str, gradients: Gradients) -> Gradients | None:
         (gradient,) = gradients

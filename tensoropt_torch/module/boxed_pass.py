@@ -67,9 +67,9 @@ class PassBorders:
         self._sink.parameter(parameter).grad = self._taken.pop(parameter)
         return self._sink.with_kept(parameter, gradient)
 
-    def given(self, gate: torch.Tensor, given: Given) -> Given:
+    def given(self, gate: torch.Tensor | None, given: Given) -> Given:
         """Of a backward; behind the gate is what is trained."""
-        assert gate.grad_fn is not None
+        assert gate is not None and gate.grad_fn is not None
         edges = gate.grad_fn.next_functions
         self._accumulate = {name: edges[number][0] for name, number in self._numbers.items()}
         return given if self.reduces else _KeptAtBorders(self, given)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -247,10 +248,17 @@ class StepSink:
         self._kept = kept
         self._late: list[str] = []
 
-    @property
-    def watches(self) -> bool:
-        """Whether it takes any gradient before a program gets it."""
-        return any(map(self._takes, self._borders))
+    @cached_property
+    def taken(self) -> tuple[str, ...]:
+        """The parameters whose gradients it takes before a program gets them."""
+        return tuple(name for name in self._borders if name in self._leaves and self._takes(name))
+
+    def sends(self, is_last: bool) -> bool | None:
+        """Whether programs get what is taken in a backward; None: they get some of it."""
+        own = [name not in self._kept for name in self.taken]
+        if not is_last or not any(own):
+            return False
+        return True if all(own) else None
 
     def _takes(self, parameter: str) -> bool:
         edge, _ = self._borders[parameter]
@@ -266,11 +274,11 @@ class StepSink:
             if gradient is None:
                 return None
             with torch.no_grad():
-                return (self._take(parameter, gradient),)
+                return (self.take(parameter, gradient),)
 
         node.register_prehook(before_program)
 
-    def _take(self, name: str, gradient: torch.Tensor) -> torch.Tensor | None:
+    def take(self, name: str, gradient: torch.Tensor) -> torch.Tensor | None:
         """What the program that reduces it gets: nothing but in the last micro-batch."""
         dtype, reduces = self._leaves[name].dtype, self.is_last and name not in self._kept
         kept = self.sums.get(name)
@@ -298,14 +306,18 @@ class StepSink:
 
     def add(self, name: str, gradient: torch.Tensor) -> None:
         """One that ended at a leaf, which is reduced when all are there."""
+        if name not in self.sums and name not in self._kept:
+            self._late.append(name)
+        self.add_up(name, gradient)
+
+    def add_up(self, name: str, gradient: torch.Tensor) -> None:
+        """One that ended before its program."""
         kept = self.sums.get(name)
         if kept is not None:
             kept.add_(gradient)
             return
         dtype, own = self._leaves[name].dtype, own_gradient(gradient, gradient.stride())
         self.sums[name] = own.to(dtype, memory_format=torch.contiguous_format)
-        if name not in self._kept:
-            self._late.append(name)
 
     def reduce(self, reduced: Reduced | None = None) -> None:
         """Reduces what its own program could not take: because of its dtype, or because it ended

@@ -1,4 +1,8 @@
-"""A micro-batch of a stage whose forward and backward are two functions, without autograd."""
+"""A micro-batch of a stage whose forward and backward are two functions, without autograd.
+
+Gradients of parameters that are reduced in the last micro-batch end at borders in those before it
+(``emit/recorded_borders.py``), where they are added up.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.boxed import BoxedCall
-from tensoropt_torch.emit.recorded_borders import take_one_by_one
+from tensoropt_torch.emit.recorded_borders import Given, take_one_by_one
+from tensoropt_torch.module.gradient_sinks import StepSink
 
 
 class RecordedFlight:
@@ -47,8 +52,75 @@ class RecordedFlight:
         self.made, self._outputs = (), []
         taking = _Summed(sums)
         with torch.no_grad():
-            rest = self._call.backward(tangents, taking)
+            rest = self._call.backward(tangents, self._call.given(None, taking))
             return [taking.left(*numbered) for numbered in enumerate(rest)]
+
+
+class StepBorders:
+    """See ``Borders``; of a micro-batch.
+
+    Args:
+        sink: of the step.
+        reduces: programs get what the sink takes of gradients.
+        count: how much is trained.
+    """
+
+    def __init__(self, sink: StepSink, reduces: bool, count: int) -> None:
+        self.names: Sequence[str] = sink.taken
+        self.reduces = reduces
+        self.sink = sink
+        self.count = count
+        self._taken: dict[str, torch.Tensor] = {}
+
+    def taken(self) -> list[torch.Tensor | None]:
+        """What micro-batches before have added up."""
+        if not self.reduces:
+            return []
+        sums = self.sink.sums
+        self._taken = {name: sums.pop(name) for name in self.names if name in sums}
+        return [self._taken.get(name) for name in self.names]
+
+    def put_back(self) -> None:
+        """Before backward runs otherwise."""
+        self.sink.sums |= self._taken
+        self._taken.clear()
+
+    def with_kept(self, parameter: str, gradient: torch.Tensor) -> torch.Tensor | None:
+        """As a micro-batch that runs operator by operator."""
+        self.sink.sums[parameter] = self._taken.pop(parameter)
+        return self.sink.take(parameter, gradient)
+
+    def given(self, gate: torch.Tensor | None, given: Given) -> Given:
+        """Who takes gradients."""
+        return given if self.reduces else _SummedAtBorders(self, given)
+
+
+class _SummedAtBorders:
+    """Gradients at borders are added up."""
+
+    def __init__(self, borders: StepBorders, given: Given) -> None:
+        self._borders = borders
+        self._given = given
+
+    def take(self, number: int, gradient: torch.Tensor) -> None:
+        """One of a leaf, or of a border after them."""
+        place = number - self._borders.count
+        if place < 0:
+            self._given.take(number, gradient)
+        else:
+            self._borders.sink.add_up(self._borders.names[place], gradient)
+
+    def take_those(self, numbers: Sequence[int], gradients: list[torch.Tensor | None]) -> None:
+        """These of a list, which loses them."""
+        take_one_by_one(self, numbers, gradients)
+
+    def rest(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """What is left of leaves."""
+        count = self._borders.count
+        for number, gradient in enumerate(gradients[count:], count):
+            if gradient is not None:
+                self.take(number, gradient)
+        return self._given.rest(gradients[:count])
 
 
 class _Summed:

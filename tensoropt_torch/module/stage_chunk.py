@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from tensoropt_torch.emit.boxed import BoxedCall
+from tensoropt_torch.emit.boxed import BoxedCall, BoxedStep
 from tensoropt_torch.emit.one_node import Trained
 from tensoropt_torch.module.gradient_sinks import StepSink
 from tensoropt_torch.module.micro_batched import JoinedOutputs, seed_of
-from tensoropt_torch.module.recorded_flight import RecordedFlight
+from tensoropt_torch.module.recorded_flight import RecordedFlight, StepBorders
 from tensoropt_torch.module.stage_part import StageChunk, StagePart
 from tensoropt_torch.runtime import reuse
 
@@ -59,7 +59,8 @@ class ChunkStep:
                 name = variant.captured.sources[number].names[0]
                 self._values[number] = self.leaves[name] = self._values[number].requires_grad_()
         self.sink = StepSink(variant.hooked.borders, self.leaves, kept)
-        self._records = True  # one micro-batch of a step
+        self._last = part.schedule.last_backward(part.chunks.index(chunk))
+        self._recorded_ones: set[BoxedStep] = set()  # each by one micro-batch of a step
         self._held: tuple[torch.Tensor, ...] = ()
         self._flights: dict[int, Flight] = {}
         self.outputs = self._no_outputs()
@@ -92,7 +93,7 @@ class ChunkStep:
         for crossing, tensor in zip(graph.received, flight.received, strict=True):
             values[self.chunk.places[crossing.name]] = tensor
         seed = seed_of(self._seed, number) if self.chunk.variant.uses_seeds else 0
-        made = self._made(values, seed, flight)
+        made = self._made(values, seed, number, flight)
         flight.sent = list(made[len(graph.outputs) :])
         outputs = made[: len(graph.outputs)]
         if self._makes_gradients:
@@ -108,12 +109,12 @@ class ChunkStep:
             return tensor.requires_grad
         return flight.recorded.has_gradient(tensor)
 
-    def _made(self, values: Sequence[Any], seed: int, flight: Flight) -> Sequence[Any]:
+    def _made(self, values: Sequence[Any], seed: int, number: int, flight: Flight) -> Sequence[Any]:
         variant = self.chunk.variant
         if not self._makes_gradients:
             with torch.no_grad():
                 return variant.forward(*values, seed)
-        call = self._recorded(values, seed, flight.received)
+        call = self._recorded(values, seed, number, flight.received)
         if call is not None:
             flight.recorded = RecordedFlight(call)
             return flight.recorded.made
@@ -125,13 +126,16 @@ class ChunkStep:
         return made
 
     def _recorded(
-        self, values: Sequence[Any], seed: int, received: Sequence[torch.Tensor]
+        self, values: Sequence[Any], seed: int, number: int, received: Sequence[torch.Tensor]
     ) -> BoxedCall | None:
-        """The call of the graph as two functions; None: it runs under autograd, as where gradients
-        pass the sink. The first in a step that nothing is recorded for is recorded."""
+        """The call of the graph as two functions; None: it runs under autograd, as where some of the
+        gradients stay that pass the sink, and others go on. The first in a step that nothing is
+        recorded for is recorded."""
         variant, crossings = self.chunk.variant, self.chunk.graph.received
+        is_last = number == self._last
+        sends = self.sink.sends(is_last)
         boxed = variant.boxed
-        if boxed is None or self.sink.watches or variant.hooked.head is not None:
+        if boxed is None or sends is None:
             return None
         numbers = [number for number, _ in variant.trained()]
         leaves = [*zip(numbers, self.leaves.values(), strict=True)]
@@ -140,16 +144,25 @@ class ChunkStep:
             for crossing, tensor in zip(crossings, received, strict=True)
             if crossing.has_gradient
         ]
-        rest = boxed.changed
+        trained = Trained.of([(number, leaf, None) for number, leaf in leaves])
+        borders: StepBorders | None = None
+        if self.sink.taken or self._held:
+            boxed = variant.boxed_pass(sends, self.sink.taken)
+            borders = StepBorders(self.sink, sends, len(leaves))
+            assert boxed is not None
+        given, rest = [*values, seed, *self._held], boxed.changed
 
         def again() -> Any:
-            own = [v.clone() if n in rest else v for n, v in enumerate([*values, seed])]
+            own = [v.clone() if n in rest else v for n, v in enumerate(given)]
             with variant.registry():
-                return variant.graph.forward(*own)
+                if borders is None:
+                    return variant.graph.forward(*own)
+                return variant.hooked.body.forward(*own, self.sink)
 
-        trained = Trained.of([(number, leaf, None) for number, leaf in leaves])
-        call = boxed.call([*values, seed], trained, again, records=self._records)
-        self._records = self._records and (call is None or call.program is not None)
+        records = boxed not in self._recorded_ones
+        call = boxed.call(given, trained, again, borders, records=records)
+        if call is not None and call.program is None:
+            self._recorded_ones.add(boxed)
         return call
 
     def backward(

@@ -73,7 +73,7 @@ class Variant:
         self.whole: emit.WholeGraph | None = None  # compiled, for steps that do nothing besides
         self.make_cut: Callable[[bool], emit.CutGraph | None] = lambda reduces: None
         self._cuts: dict[bool, emit.CutGraph | None] = {}
-        self._passes: dict[bool, BoxedStep] = {}
+        self._passes: dict[tuple[bool, Sequence[str] | None], BoxedStep] = {}
         self.reach: Reach | None = None  # of what is compiled, whose backward does not tell
         self.strategy: VariantStrategy | None = None  # if it is not the plan's
         self.output_rows: tuple[OutputRows, ...] = ()
@@ -132,15 +132,18 @@ class Variant:
         """The graph for steps that do more than run it once."""
         return HookedGraph.of(self.graph)
 
-    def boxed_pass(self, reduces: bool) -> BoxedStep | None:
+    def boxed_pass(self, reduces: bool, names: Sequence[str] | None = None) -> BoxedStep | None:
         """The graph as one function in passes that keep gradients, or that reduce them with what
-        was kept; None: it is to run as it is. It takes a sink besides."""
-        if self.boxed is None or self.hooked.head is not None:
+        was kept, of parameters of these names, by default all; None: it is to run as it is. It
+        takes the values that are held, and a sink, besides."""
+        if self.boxed is None:
             return None
-        if reduces not in self._passes:
-            graph = HookedGraph.to_record(self.graph)
-            self._passes[reduces] = BoxedStep(graph, self.own_numbers, self.registry, True)
-        return self._passes[reduces]
+        key = reduces, names
+        if key not in self._passes:
+            graph, held = HookedGraph.to_record(self.graph)
+            own = [*self.own_numbers, *held]
+            self._passes[key] = BoxedStep(graph, own, self.registry, True)
+        return self._passes[key]
 
     @cached_property
     def written_places(self) -> list[tuple[MutableMapping[str, torch.Tensor], str]]:

@@ -166,6 +166,11 @@ class StageSchedule:
         own = (action for action in self.computes if action.chunk == chunk)
         return max(accumulate(1 if isinstance(action, RunForward) else -1 for action in own))
 
+    def last_backward(self, chunk: int) -> int | None:
+        """The micro-batch in whose backward gradients of the chunk's parameters are reduced."""
+        own = (a for a in self.actions if isinstance(a, RunBackward) and a.chunk == chunk)
+        return next((action.micro_batch for action in own if action.reduces), None)
+
     def __str__(self) -> str:
         """In short, such as ``F0 F1 B0 F2 B1 B2``; chunks follow a dot."""
         return " ".join(map(_short, self.computes))

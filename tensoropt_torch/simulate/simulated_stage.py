@@ -137,12 +137,17 @@ class SimulatedStage:
         return _StageModule(self._root(), self._part)
 
     def rehearse(self, module: nn.Module, inputs: Sequence[object]) -> None:
-        """Runs one micro-batch of each chunk, of which those of later steps call again what is
-        recorded (``emit/boxed.py``)."""
+        """Runs one micro-batch of each chunk, or as few as do all that micro-batches do, of which
+        those of later steps call again what is recorded (``emit/boxed.py``)."""
         assert isinstance(module, _StageModule)
         plan = self._stages.plan
-        alone = schedules_of(plan.schedule, plan.stages, 1, plan.chunks)[self._number]
-        made = StageStep(replace(module.part, schedule=alone), inputs, 0).run()
+        edges = [e for c in module.part.chunks for e, _ in c.variant.hooked.borders.values()]
+        is_last_another = plan.micro_batches > 1 and any(edge.summed for edge in edges)
+        count = 1
+        if is_last_another:
+            count = 2 if plan.chunks == 1 else plan.stages
+        few = schedules_of(plan.schedule, plan.stages, count, plan.chunks)[self._number]
+        made = StageStep(replace(module.part, schedule=few), inputs, 0).run()
         ends = [one for one in made if isinstance(one, torch.Tensor) and one.requires_grad]
         torch.autograd.backward(ends[:1], [torch.ones_like(end) for end in ends[:1]])
         module.zero_grad()

@@ -26,6 +26,13 @@ def chunks_of(parallel: StagedModule) -> list[Any]:
     return [chunk.variant for part in programs._calls._parts.values() for chunk in part.chunks]
 
 
+def steps_of(variant: Any) -> list[BoxedStep]:
+    """Of one part: of micro-batches whose gradients stay, and of the last one, where others have
+    parts of the same parameters, or of all."""
+    passes: list[BoxedStep] = [*variant._passes.values()]
+    return passes or [variant.boxed]
+
+
 def compared(pipeline: Pipeline) -> tuple[list[str], list[int], list[str]]:
     """What differs, how many programs each chunk of this rank has, and why one has none."""
     case = make(pipeline.model, pipeline.dtype, pipeline.rows)
@@ -44,7 +51,7 @@ def compared(pipeline: Pipeline) -> tuple[list[str], list[int], list[str]]:
         alone = Case(nn.Identity(), one.args, one.loss_fn, one.targets)
         found.append(trained(pipeline, parallel, alone))
         if is_recorded:
-            boxed: list[BoxedStep] = [variant.boxed for variant in chunks_of(parallel)]
+            boxed = [step for variant in chunks_of(parallel) for step in steps_of(variant)]
             programs = [len(step._programs) for step in boxed]
             reasons = [step.reason for step in boxed]
     return [*differences([dict(found[0])], dict(found[1]), 0.0)], programs, reasons

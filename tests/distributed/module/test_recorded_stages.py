@@ -19,8 +19,9 @@ PIPELINES = [
 ]
 
 
-def test_recorded_micro_batches_are_those_of_operators_one_by_one() -> None:
-    for found in run_ranks(2, f"{HERE}all_compared", PIPELINES):
+@pytest.mark.parametrize("world", [2, 4])
+def test_recorded_micro_batches_are_those_of_operators_one_by_one(world: int) -> None:
+    for found in run_ranks(world, f"{HERE}all_compared", PIPELINES, 300):
         for pipeline, (texts, programs, reasons) in zip(PIPELINES, found, strict=True):
             assert not texts, (pipeline, texts)
             assert programs == [1] * len(programs) and not any(reasons), (pipeline, reasons)
