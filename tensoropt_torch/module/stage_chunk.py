@@ -128,9 +128,9 @@ class ChunkStep:
     def _recorded(
         self, values: Sequence[Any], seed: int, number: int, received: Sequence[torch.Tensor]
     ) -> BoxedCall | None:
-        """The call of the graph as two functions; None: it runs under autograd, as where some of the
-        gradients stay that pass the sink, and others go on. The first in a step that nothing is
-        recorded for is recorded."""
+        """The call of the graph as two functions; None: it runs under autograd, as where some of
+        the gradients stay that pass the sink, and others go on. The first in a step that nothing
+        is recorded for is recorded."""
         variant, crossings = self.chunk.variant, self.chunk.graph.received
         is_last = number == self._last
         sends = self.sink.sends(is_last)
