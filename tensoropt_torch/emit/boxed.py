@@ -273,7 +273,7 @@ class _Recording:
         leaves = [*self.leaves]
         if self._borders is not None:
             passed, self._borders.found = self._borders.found, {}
-            if not tangents[count:]:
+            if self._borders.gives:
                 gradients += map(passed.get, self._names)
                 leaves += [passed.get(name, tangents[0]) for name in self._names]  # type: ignore[misc]
             self.tape.reason = self.tape.reason or self._borders.reason
@@ -379,8 +379,9 @@ class BoxedCall:
         ``keeps`` it may run again."""
         if self._values is None:
             raise freed_error()
-        if self.borders is not None:
-            tangents = [*tangents, *self.borders.taken()]
+        taken = () if self.borders is None else self.borders.taken()
+        tangents = [*tangents, *taken]
+        del taken
         if not self.boxed.is_alone:
             tangents = laid_out(tangents, None if self.program is None else self.program.tangents)
         try:
@@ -395,8 +396,9 @@ class BoxedCall:
         return gradients
 
     def _gradients(
-        self, tangents: Sequence[torch.Tensor | None], keeps: bool, given: Given
+        self, tangents: list[torch.Tensor | None], keeps: bool, given: Given
     ) -> Sequence[torch.Tensor | None]:
+        """Those of the leaves. What runs has the tangents alone, and lets go of them."""
         assert self._values is not None
         program, recording = self.program, self._recording
         differentiable = torch.is_grad_enabled()
@@ -420,6 +422,9 @@ class BoxedCall:
         held = [self._values[number] for number in program.needs]
         held += self._saved
         held += [tangent for tangent in tangents if tangent is not None]
+        tangents.clear()
+        if self.borders is not None:
+            self.borders.let_go()
         if not keeps:
             self._saved = []
         with self.boxed.below_autograd:

@@ -1,7 +1,7 @@
 """Where gradients of parameters meet what passes before have kept, in steps that are recorded.
 
-A pass that keeps gradients ends at these **borders**: what comes there is given, by name, beside
-the gradients of leaves. One that reduces them takes what was kept, beside the gradients of outputs.
+Gradients that are kept end at these **borders**: what comes there is given, by name, beside the
+gradients of leaves. Those that go on take what was kept, beside the gradients of outputs.
 """
 
 from __future__ import annotations
@@ -43,17 +43,24 @@ class Borders(Protocol):
     Attributes:
         names: of the parameters whose gradients end, or are added to, there, in order; those of
             others pass.
-        reduces: whether gradients go on, with what was kept.
+        adds_casts: whether one that is made in another dtype than it is kept in is added to that,
+            and goes no further; otherwise it is not recorded.
     """
 
     names: Sequence[str]
-    reduces: bool
+    adds_casts: bool
+
+    def ends(self, parameter: str) -> bool:
+        """Whether its gradient stays there; otherwise it goes on, with what was kept."""
 
     def taken(self) -> list[torch.Tensor | None]:
-        """What was kept for each, which ``.grad`` loses, where backward adds to it."""
+        """What was kept for each, where backward adds to it; nothing where all end."""
 
     def put_back(self) -> None:
-        """``.grad`` gets again what was taken."""
+        """What was taken is kept again."""
+
+    def let_go(self) -> None:
+        """A backward runs that has what was taken."""
 
     def with_kept(self, parameter: str, gradient: torch.Tensor) -> torch.Tensor | None:
         """What goes on where what was taken cannot be added up in place."""
@@ -70,6 +77,7 @@ class RecordedBorders:
         kept: of passes before, by name.
         found: what came there, if it does not go on.
         reason: why that cannot be recorded; empty: it can.
+        gives: whether any ends there.
     """
 
     def __init__(self, borders: Borders) -> None:
@@ -77,22 +85,27 @@ class RecordedBorders:
         self.found: dict[str, torch.Tensor] = {}
         self.reason = ""
         self._borders = borders
+        self._names = frozenset(borders.names)
+        self.gives = any(map(borders.ends, borders.names))
 
     def watch(self, parameter: str, node: Any) -> None:
         """See ``Sink``."""
-        if parameter in self._borders.names:
+        if parameter in self._names:
             node.register_prehook(lambda gradients: self._pass(parameter, gradients))
 
     def _pass(self, parameter: str, gradients: Gradients) -> Gradients | None:
         (gradient,) = gradients
         if gradient is None:
             return None
-        if not self._borders.reduces:
+        if self._borders.ends(parameter):
             self.found[parameter] = gradient
             return (None,)
         kept = self.kept.pop(parameter, None)
         if kept is None:
             return None
+        if kept.dtype != gradient.dtype and self._borders.adds_casts:
+            kept.view_as(gradient).add_(gradient)
+            return (None,)
         if kept.dtype != gradient.dtype:
             self.reason = "gradients are kept in another dtype than they are made in"
             return (self._borders.with_kept(parameter, gradient),)

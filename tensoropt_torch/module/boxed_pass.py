@@ -30,7 +30,7 @@ class PassBorders:
     """
 
     def __init__(self, sink: PassSink, trained: Trained) -> None:
-        self.reduces = sink.reduces
+        self.adds_casts = False
         own = {id(tensor): number for number, tensor in enumerate(trained.tensors)}
         numbers = {name: own.get(id(sink.parameter(name))) for name in sink.hooked.borders}
         self._numbers = {name: n for name, n in numbers.items() if n is not None}
@@ -40,9 +40,13 @@ class PassBorders:
         self._accumulate: dict[str, Any] = {}
         self._taken: dict[str, DTensor] = {}
 
+    def ends(self, parameter: str) -> bool:
+        """In passes that keep gradients."""
+        return not self._sink.reduces
+
     def taken(self) -> list[torch.Tensor | None]:
         """What was kept for each."""
-        if not self.reduces:
+        if not self._sink.reduces:
             return []
         found: list[torch.Tensor | None] = []
         for name in self.names:
@@ -62,6 +66,9 @@ class PassBorders:
             self._sink.parameter(name).grad = kept
         self._taken.clear()
 
+    def let_go(self) -> None:
+        """Not even then: a backward that fails leaves what was kept."""
+
     def with_kept(self, parameter: str, gradient: torch.Tensor) -> torch.Tensor | None:
         """As a step that runs operator by operator."""
         self._sink.parameter(parameter).grad = self._taken.pop(parameter)
@@ -72,7 +79,7 @@ class PassBorders:
         assert gate is not None and gate.grad_fn is not None
         edges = gate.grad_fn.next_functions
         self._accumulate = {name: edges[number][0] for name, number in self._numbers.items()}
-        return given if self.reduces else _KeptAtBorders(self, given)
+        return given if self._sink.reduces else _KeptAtBorders(self, given)
 
     def kept(self, name: str, gradient: torch.Tensor) -> bool:
         """Whether a gradient stays as it is."""

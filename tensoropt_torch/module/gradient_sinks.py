@@ -246,19 +246,16 @@ class StepSink:
         self._borders = borders
         self._leaves = leaves
         self._kept = kept
-        self._late: list[str] = []
+        self._late: set[str] = set()
 
     @cached_property
     def taken(self) -> tuple[str, ...]:
         """The parameters whose gradients it takes before a program gets them."""
         return tuple(name for name in self._borders if name in self._leaves and self._takes(name))
 
-    def sends(self, is_last: bool) -> bool | None:
-        """Whether programs get what is taken in a backward; None: they get some of it."""
-        own = [name not in self._kept for name in self.taken]
-        if not is_last or not any(own):
-            return False
-        return True if all(own) else None
+    def sent(self, is_last: bool) -> tuple[str, ...]:
+        """Those of the taken whose programs get the gradients in a backward."""
+        return tuple(name for name in self.taken if is_last and name not in self._kept)
 
     def _takes(self, parameter: str) -> bool:
         edge, _ = self._borders[parameter]
@@ -285,16 +282,26 @@ class StepSink:
         if kept is None:
             if reduces:
                 return gradient
+            self._note_cast(name, gradient)
             self.sums[name] = gradient.to(dtype, memory_format=torch.contiguous_format, copy=True)
             return None
         kept.add_(gradient)
-        if not reduces:
+        if not reduces or name in self._late:
             return None
-        if dtype == gradient.dtype:
+        del self.sums[name]
+        return kept
+
+    def _note_cast(self, name: str, gradient: torch.Tensor) -> None:
+        """Its program takes no sum of another dtype than the gradient has."""
+        if name not in self._kept and gradient.dtype != self._leaves[name].dtype:
+            self._late.add(name)
+
+    def take_sums(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """What is added up for these, which is no sum any more where their programs get it."""
+        found = {name: self.sums[name] for name in names if name in self.sums}
+        for name in found.keys() - self._late:
             del self.sums[name]
-            return kept
-        self._late.append(name)
-        return None
+        return found
 
     def leaves(self, likes: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """Where the gradients of parameters end in a graph that is compiled; ``likes`` have the
@@ -307,7 +314,7 @@ class StepSink:
     def add(self, name: str, gradient: torch.Tensor) -> None:
         """One that ended at a leaf, which is reduced when all are there."""
         if name not in self.sums and name not in self._kept:
-            self._late.append(name)
+            self._late.add(name)
         self.add_up(name, gradient)
 
     def add_up(self, name: str, gradient: torch.Tensor) -> None:
@@ -316,13 +323,16 @@ class StepSink:
         if kept is not None:
             kept.add_(gradient)
             return
+        self._note_cast(name, gradient)
         dtype, own = self._leaves[name].dtype, own_gradient(gradient, gradient.stride())
         self.sums[name] = own.to(dtype, memory_format=torch.contiguous_format)
 
     def reduce(self, reduced: Reduced | None = None) -> None:
         """Reduces what its own program could not take: because of its dtype, or because it ended
         at a leaf. ``reduced`` does so for several, if it can."""
-        sums = {name: self.sums.pop(name) for name in self._late}
+        # In the order of the program, which is the same on all ranks.
+        late = [name for name in self._borders if name in self._late]
+        sums = {name: self.sums.pop(name) for name in late}
         programs = {name: self._borders[name][1] for name in sums}
         for name, gradient in sent_together(sums, programs, reduced).items():
             self.reduced.add(name, gradient, self._leaves[name].stride())

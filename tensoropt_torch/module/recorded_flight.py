@@ -61,38 +61,47 @@ class StepBorders:
 
     Args:
         sink: of the step.
-        reduces: programs get what the sink takes of gradients.
+        sent: those whose programs get what the sink takes of gradients.
         count: how much is trained.
     """
 
-    def __init__(self, sink: StepSink, reduces: bool, count: int) -> None:
+    def __init__(self, sink: StepSink, sent: Sequence[str], count: int) -> None:
         self.names: Sequence[str] = sink.taken
-        self.reduces = reduces
+        self.adds_casts = True
+        self._sent = frozenset(sent)
         self.sink = sink
         self.count = count
         self._taken: dict[str, torch.Tensor] = {}
 
+    def ends(self, parameter: str) -> bool:
+        """But in the last micro-batch."""
+        return parameter not in self._sent
+
     def taken(self) -> list[torch.Tensor | None]:
         """What micro-batches before have added up."""
-        if not self.reduces:
+        if not self._sent:
             return []
-        sums = self.sink.sums
-        self._taken = {name: sums.pop(name) for name in self.names if name in sums}
+        own = [name for name in self.names if name in self._sent]
+        self._taken = self.sink.take_sums(own)
         return [self._taken.get(name) for name in self.names]
 
     def put_back(self) -> None:
         """Before backward runs otherwise."""
         self.sink.sums |= self._taken
-        self._taken.clear()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """What is sent is let go of by who sends it."""
+        self._taken = {}
 
     def with_kept(self, parameter: str, gradient: torch.Tensor) -> torch.Tensor | None:
-        """As a micro-batch that runs operator by operator."""
-        self.sink.sums[parameter] = self._taken.pop(parameter)
-        return self.sink.take(parameter, gradient)
+        """Not asked for: what is made in another dtype is added up."""
+        raise AssertionError(parameter)
 
     def given(self, gate: torch.Tensor | None, given: Given) -> Given:
         """Who takes gradients."""
-        return given if self.reduces else _SummedAtBorders(self, given)
+        is_plain = self._sent.issuperset(self.names)
+        return given if is_plain else _SummedAtBorders(self, given)
 
 
 class _SummedAtBorders:

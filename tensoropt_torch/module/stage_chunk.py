@@ -128,14 +128,11 @@ class ChunkStep:
     def _recorded(
         self, values: Sequence[Any], seed: int, number: int, received: Sequence[torch.Tensor]
     ) -> BoxedCall | None:
-        """The call of the graph as two functions; None: it runs under autograd, as where some of
-        the gradients stay that pass the sink, and others go on. The first in a step that nothing
-        is recorded for is recorded."""
+        """The call of the graph as two functions; None: it runs under autograd. The first in a
+        step that nothing is recorded for is recorded."""
         variant, crossings = self.chunk.variant, self.chunk.graph.received
-        is_last = number == self._last
-        sends = self.sink.sends(is_last)
         boxed = variant.boxed
-        if boxed is None or sends is None:
+        if boxed is None:
             return None
         numbers = [number for number, _ in variant.trained()]
         leaves = [*zip(numbers, self.leaves.values(), strict=True)]
@@ -147,8 +144,9 @@ class ChunkStep:
         trained = Trained.of([(number, leaf, None) for number, leaf in leaves])
         borders: StepBorders | None = None
         if self.sink.taken or self._held:
-            boxed = variant.boxed_pass(sends, self.sink.taken)
-            borders = StepBorders(self.sink, sends, len(leaves))
+            sent = self.sink.sent(number == self._last)
+            boxed = variant.boxed_pass((self.sink.taken, sent))
+            borders = StepBorders(self.sink, sent, len(leaves))
             assert boxed is not None
         given, rest = [*values, seed, *self._held], boxed.changed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from operator import attrgetter, is_
 from typing import Any
@@ -73,7 +73,7 @@ class Variant:
         self.whole: emit.WholeGraph | None = None  # compiled, for steps that do nothing besides
         self.make_cut: Callable[[bool], emit.CutGraph | None] = lambda reduces: None
         self._cuts: dict[bool, emit.CutGraph | None] = {}
-        self._passes: dict[tuple[bool, Sequence[str] | None], BoxedStep] = {}
+        self._passes: dict[Hashable, BoxedStep] = {}
         self.reach: Reach | None = None  # of what is compiled, whose backward does not tell
         self.strategy: VariantStrategy | None = None  # if it is not the plan's
         self.output_rows: tuple[OutputRows, ...] = ()
@@ -132,13 +132,12 @@ class Variant:
         """The graph for steps that do more than run it once."""
         return HookedGraph.of(self.graph)
 
-    def boxed_pass(self, reduces: bool, names: Sequence[str] | None = None) -> BoxedStep | None:
+    def boxed_pass(self, key: Hashable) -> BoxedStep | None:
         """The graph as one function in passes that keep gradients, or that reduce them with what
-        was kept, of parameters of these names, by default all; None: it is to run as it is. It
-        takes the values that are held, and a sink, besides."""
+        was kept; None: it is to run as it is. It takes the values that are held, and a sink,
+        besides. The key says which gradients stay and which go on."""
         if self.boxed is None:
             return None
-        key = reduces, names
         if key not in self._passes:
             graph, held = HookedGraph.to_record(self.graph)
             own = [*self.own_numbers, *held]

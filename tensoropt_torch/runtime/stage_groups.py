@@ -148,7 +148,9 @@ class StageGroups:
         self._all.leave()
 
     def _destroy(self) -> None:
-        """Those that are not of axes."""
+        """Those that are not of axes, unless that was done before."""
+        if self not in _made:
+            return
         for group in (*self._between, *self._of_stages):
             dist.destroy_process_group(group)
         self._between, self._of_stages = [], []

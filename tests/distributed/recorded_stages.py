@@ -16,6 +16,7 @@ from tensoropt_torch.module.parallel_module import programs_of
 from tensoropt_torch.module.staged import StagedModule, StagePrograms
 from tensoropt_torch.runtime.agreement import gather
 from tests.distributed.models import Case
+from tests.distributed.stage_loops import Trained, batches_of, results
 from tests.distributed.staged import Pipeline, differences, trained
 from tests.stages.models import make
 
@@ -55,6 +56,31 @@ def compared(pipeline: Pipeline) -> tuple[list[str], list[int], list[str]]:
             programs = [len(step._programs) for step in boxed]
             reasons = [step.reason for step in boxed]
     return [*differences([dict(found[0])], dict(found[1]), 0.0)], programs, reasons
+
+
+def loops_compared(several: Sequence[Trained]) -> list[tuple[list[str], list[str]]]:
+    """What differs in loops whose micro-batches are recorded, and why some are not."""
+    return [_loop_compared(trained) for trained in several]
+
+
+def _loop_compared(trained: Trained) -> tuple[list[str], list[str]]:
+    case = make(trained.model, trained.dtype)
+    other = copy.deepcopy(case)
+    with trained.casts:
+        plan = find_stages(case.model, case.args, measure=False, outputs="all", **trained.options)
+    found: list[dict[str, torch.Tensor]] = []
+    reasons: list[str] = []
+    for one, is_recorded in ((case, True), (other, False)):
+        parallel = parallelize(one.model, plan, one.args)
+        assert isinstance(parallel, StagedModule)
+        if not is_recorded:
+            for variant in chunks_of(parallel):
+                variant.boxed = None
+        found.append(results(parallel, trained, batches_of(one)))
+        if is_recorded:
+            steps = [step for variant in chunks_of(parallel) for step in steps_of(variant)]
+            reasons = [step.reason or "" if step._programs else "nothing" for step in steps]
+    return [*differences([found[0]], found[1], 0.0)], [reason for reason in reasons if reason]
 
 
 def all_compared(pipelines: Sequence[Pipeline]) -> list[tuple[list[str], list[int], list[str]]]:

@@ -119,6 +119,22 @@ def half(module: nn.Module, cases: list[Case]) -> Iterator[tuple[str, Any]]:
         yield f"scale {number}", torch.tensor(scaler.get_scale())
 
 
+def casting(module: nn.Module, cases: list[Case]) -> Iterator[tuple[str, Any]]:
+    """Under casts to bfloat16, two batches a step, the first of which under ``no_sync``."""
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    no_sync = getattr(module, "no_sync", contextlib.nullcontext)
+    for first in range(0, BATCHES, 2):
+        optimizer.zero_grad()
+        for case, context in zip(cases[first:], (no_sync, contextlib.nullcontext), strict=False):
+            with context():
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss = module(*case.args)
+                loss.backward()
+        yield f"norm {first}", nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        optimizer.step()
+        yield f"loss {first}", loss
+
+
 def own_losses(module: nn.Module, cases: list[Case]) -> Iterator[tuple[str, Any]]:
     """Of what the module returns: one of all of it, one of its loss alone, both of two calls,
     and none of a call between."""
@@ -204,6 +220,7 @@ LOOPS: dict[str, Loop] = {
     "freezing": freezing,
     "clipped values": clipped_values,
     "few": few,
+    "casting": casting,
     "half": half,
     "own losses": own_losses,
     "accumulating": accumulating,
@@ -222,6 +239,12 @@ class Trained:
     dtype: torch.dtype = torch.float64
     tolerance: float = 1e-8
 
+    @property
+    def casts(self) -> contextlib.AbstractContextManager[Any]:
+        """Under which the model is called."""
+        dtype = {"half": torch.float16, "casting": torch.bfloat16}.get(self.loop)
+        return contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype)
+
 
 def compare_loops(several: list[Trained]) -> list[str]:
     """What differs from one process."""
@@ -230,26 +253,30 @@ def compare_loops(several: list[Trained]) -> list[str]:
 
 def _compared(trained: Trained) -> Iterator[str]:
     case = several(8) if trained.model == "several" else make(trained.model, trained.dtype)
-    shift = torch.arange(BATCHES)
-    cases = [
-        Case(case.model, tuple(t.roll(int(s), 0) * (1 + (t.is_floating_point() and s)) for t in a))
-        for s in shift
-        for a in (case.args,)
-    ]
+    cases = batches_of(case)
     if trained.loop == "freezing":
         case.model.get_submodule("down.0").requires_grad_(False)
     one = copy.deepcopy(case.model)
-    casts = contextlib.nullcontext()
-    if trained.loop == "half":
-        casts = torch.autocast("cpu", torch.float16)  # type: ignore[assignment]
-    with casts:
+    with trained.casts:
         plan = find_stages(case.model, case.args, measure=False, outputs="all", **trained.options)
     parallel = parallelize(case.model, plan, case.args)
-    found = [_results(module, trained, cases) for module in (parallel, one)]
+    found = [results(module, trained, cases) for module in (parallel, one)]
     yield from differences(gather(found[0]), found[1], trained.tolerance)
 
 
-def _results(module: nn.Module, trained: Trained, cases: list[Case]) -> dict[str, torch.Tensor]:
+def batches_of(case: Case) -> list[Case]:
+    """As many as loops run: that of the case, and others."""
+    return [
+        Case(
+            case.model,
+            tuple(t.roll(s, 0) * (1 + s if t.is_floating_point() else 1) for t in case.args),
+        )
+        for s in range(BATCHES)
+    ]
+
+
+def results(module: nn.Module, trained: Trained, cases: list[Case]) -> dict[str, torch.Tensor]:
+    """What the loop yields, and then parameters and gradients."""
     found = {name: whole(value) for name, value in LOOPS[trained.loop](module, cases)}
     for name, parameter in module.named_parameters():
         found[f"parameter {name}"] = whole(parameter)

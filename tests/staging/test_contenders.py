@@ -223,6 +223,43 @@ def fails_in_one_stage(payload: tuple[str, int, int]) -> tuple[list[str], float,
     return words, took_s, len(dist.distributed_c10d._world.pg_map) - before
 
 
+def fails_in_the_second_plan(home: str) -> tuple[list[str], int, int]:
+    """What is told of it, how many plans were begun, and how many groups are left."""
+    os.environ["TENSOROPT_HOME"] = home
+    measure_plans_alone()
+    contenders.NEAR = 1e9
+    times, begun = Training.times, list[Training]()
+
+    def failing(training: Training, *args: Any, **keywords: Any) -> StepTimes:
+        if not any(one is training for one in begun):
+            begun.append(training)
+        if len(begun) > 1:
+            raise RuntimeError("this plan fails")
+        return times(training, *args, **keywords)
+
+    Training.times = failing  # type: ignore[method-assign]
+    before = len(dist.distributed_c10d._world.pg_map)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        options: dict[str, Any] = {"stages": 2, "micro_batches": 2, "measuring": MEASURING}
+        find_stages(model(), BATCH, **GIVEN, **options)
+    count = len(begun)
+    begun.clear()
+    gc.collect()
+    assert stage_groups() is None
+    words = [str(one.message) for one in told if "step fails" in str(one.message)]
+    return words, count, len(dist.distributed_c10d._world.pg_map) - before
+
+
+def test_a_race_that_fails_leaves_the_groups_of_all_plans(tmp_path: Path) -> None:
+    for words, count, groups in run_ranks(
+        4, f"{HERE}:fails_in_the_second_plan", str(tmp_path), 200
+    ):
+        assert len(words) == 1 and "this plan fails" in words[0]
+        assert count == 2
+        assert groups == 2  # of the job's mesh
+
+
 @pytest.mark.parametrize(
     ("wrong", "rank", "words"), [((99, 0), 0, "looks up"), ((0, 99), 2, "looks up 104")]
 )

@@ -8,11 +8,11 @@ them, or alone.
 
 from __future__ import annotations
 
-import gc
 import math
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
@@ -173,8 +173,20 @@ def _run(
 ) -> dict[str, PlanRun]:
     """By strategy, of those for which there was time; beside others, of which it is known how
     long a step takes."""
+    own = job.model, job.task, job.settings, job.batch, job.device
+    with closing(Trainings(*own)) as trainings:  # also where a step fails
+        return _results(plans, rivals_s, job, budget_s, trainings)
+
+
+def _results(
+    plans: Sequence[Plan | StagedPlan],
+    rivals_s: Sequence[float],
+    job: _Job,
+    budget_s: float,
+    trainings: Trainings,
+) -> dict[str, PlanRun]:
+    """See ``_run``; nothing that runs is left."""
     task = job.task
-    trainings = Trainings(job.model, task, job.settings, job.batch, job.device)
     budget = Budget(budget_s, job.device)
     # Modules are made once if there is place for all of them.
     keeps = sum(plan.memory_bytes for plan in plans) <= task.default_memory_limit
@@ -184,11 +196,7 @@ def _run(
         runs = [_Finalist(plan.with_model(task.captured), trainings) for plan in plans]
         measures = [partial(run.time, budget, len(runs) - i, keeps) for i, run in enumerate(runs)]
         rounds_s = _race(measures, rivals_s, budget, step)
-    found = {plans[i].strategy_hash: runs[i].result(rounds_s[i]) for i in rounds_s}
-    del runs, measures
-    gc.collect()  # modules hold themselves, and what they have on the device
-    trainings.close()
-    return found
+    return {plans[i].strategy_hash: runs[i].result(rounds_s[i]) for i in rounds_s}
 
 
 def _race(

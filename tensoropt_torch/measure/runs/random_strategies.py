@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -77,8 +78,8 @@ def validate(
     known = common.known()
     seeds = range(options.seed, options.seed + options.strategies)
     runs = [_StrategyRun(common, seed, known.get(seed)) for seed in seeds]
-    _make([run for run in runs if run.kept is None], common, tell)
-    common.trainings.close()
+    with closing(common.trainings):
+        _make([run for run in runs if run.kept is None], common, tell)
     common.keep([run.kept for run in runs if run.kept and run.kept != known.get(run.seed)])
     rows = tuple(run.row() for run in runs if run.kept is not None)
     result = Validation(rows, options.strategies if len(rows) < len(runs) else None)

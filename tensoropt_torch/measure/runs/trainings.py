@@ -85,7 +85,8 @@ class Trainings:
         return context
 
     def close(self) -> None:
-        """Leaves the process groups."""
+        """Leaves the process groups; nothing that was started runs any more."""
+        gc.collect()  # modules hold themselves, and what they have on the device
         while self._groups:
             self._groups.pop().close()
 

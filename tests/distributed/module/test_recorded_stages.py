@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.distributed.harness import run_ranks
+from tests.distributed.stage_loops import Trained
 from tests.distributed.staged import Pipeline
 
 HERE = "tests.distributed.recorded_stages:"
@@ -17,6 +19,12 @@ PIPELINES = [
     Pipeline("gpt_tied", {"stages": 2, "micro_batches": 4}, "adamw", clip=0.1),
     Pipeline("llama", {"stages": 2, "micro_batches": 2, "schedule": "interleaved", "chunks": 2}),
 ]
+LOOPS = [
+    Trained("casting", "skips", {"stages": 2, "micro_batches": 4}, torch.float32),
+    Trained("casting", "gpt_tied", {"stages": 2, "micro_batches": 2}, torch.float32),
+    Trained("accumulating", "gpt_tied", {"stages": 2, "micro_batches": 4}),
+    Trained("scaled", "skips", {"stages": 2, "micro_batches": 4}),
+]
 
 
 @pytest.mark.parametrize("world", [2, 4])
@@ -25,6 +33,13 @@ def test_recorded_micro_batches_are_those_of_operators_one_by_one(world: int) ->
         for pipeline, (texts, programs, reasons) in zip(PIPELINES, found, strict=True):
             assert not texts, (pipeline, texts)
             assert programs == [1] * len(programs) and not any(reasons), (pipeline, reasons)
+
+
+def test_so_are_those_of_casts_and_of_passes_that_keep_some_gradients() -> None:
+    for found in run_ranks(4, f"{HERE}loops_compared", LOOPS, 300):
+        for trained, (texts, reasons) in zip(LOOPS, found, strict=True):
+            assert not texts, (trained, texts)
+            assert not reasons, (trained, reasons)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ MORE_ON_TWO = [
     Trained("freezing", "skips", GPIPE),
 ]
 ON_FOUR = [
+    Trained("casting", "skips", {"stages": 2, "micro_batches": 4}, torch.float32, 5e-2),
+    Trained("casting", "gpt_tied", {"stages": 2, "micro_batches": 2}, torch.float32, 5e-2),
     Trained("accumulating", "masked", {"stages": 2, "micro_batches": 2}),
     Trained("never synchronised", "gpt_tied", {"stages": 2, "micro_batches": 2}),
     Trained("scaled", "skips", {"stages": 2, "micro_batches": 1}),
