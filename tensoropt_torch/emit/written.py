@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.frontend.passes import gives_views
 from tensoropt_torch.operators import OPS
+from tensoropt_torch.runtime.functional import batch_norm_groups
 from tensoropt_torch.runtime.random import call_seeded
 
 # The inputs of batch normalisations that these move, whatever their schemas say.
@@ -121,6 +122,8 @@ def _nodes_in(value: Any) -> list[fx.Node]:
 
 def _moved_statistics(node: fx.Node) -> list[fx.Node]:
     """Those that a batch normalisation in training moves, and does not read."""
+    if node.target is batch_norm_groups:
+        return _nodes_in(node.args[3:5])
     if "batch_norm" not in str(node.target):
         return []
     given = {argument.name: value for argument, value in _arguments(node)}
