@@ -72,6 +72,16 @@ bool may_be_given(AccumulateGrad& leaf) {
          !is_watched(leaf);
 }
 
+// Of gradients, by leaf; those that are none count as zeros.
+variable_list sum_of(variable_list sums, variable_list more) {
+  if (sums.empty()) return more;
+  for (std::size_t i = 0; i < more.size(); ++i) {
+    if (!more[i].defined()) continue;
+    sums[i] = sums[i].defined() ? sums[i] + more[i] : std::move(more[i]);
+  }
+  return sums;
+}
+
 class LeafGate : public Node {
  public:
   explicit LeafGate(at::TensorList leaves) {
@@ -95,6 +105,7 @@ class LeafGate : public Node {
   // For the node of the backward that runs, which owns them: its callbacks live
   // as long as it does, whether or not it comes to call them.
   void pass(variable_list gradients) {
+    check_not_left_out(gradients);
     const auto owned = std::make_shared<variable_list>(std::move(gradients));
     torch::autograd::Engine::get_default_engine().queue_callback([owned] {});
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -114,29 +125,53 @@ class LeafGate : public Node {
     std::weak_ptr<variable_list> own;
   };
 
-  // What was passed in the backward that runs; empty: nothing.
+  // What was passed in the backward that runs, by all functions that take the
+  // gate; empty: nothing.
   variable_list taken() {
+    variable_list sums;
+    for (variable_list& own : passed_in_this_backward()) {
+      sums = sum_of(std::move(sums), std::move(own));
+    }
+    return sums;
+  }
+
+  std::vector<variable_list> passed_in_this_backward() {
     const int backward = torch::autograd::get_current_graph_task_id();
+    std::vector<variable_list> found;
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const Passed& one : passed_) {
       if (one.backward != backward) continue;
-      if (const auto own = one.own.lock()) return std::exchange(*own, {});
+      if (const auto own = one.own.lock()) {
+        found.push_back(std::exchange(*own, {}));
+      }
     }
-    return {};
+    return found;
   }
 
-  // Edges of the node that runs. Their nodes live as long as this one, since
-  // autograd knows those of a backward by their addresses.
+  // Edges of the node that runs, which may have left out some before. Their
+  // nodes live as long as this one, since autograd knows those of a backward by
+  // their addresses, and `leaves_` points to them.
   void leave_out() {
     auto& edges = next_edges();
-    if (std::all_of(edges.begin(), edges.end(), is_unnoticed)) {
-      left_out_ = std::exchange(edges, {});
-      return;
-    }
+    const bool all = std::all_of(edges.begin(), edges.end(), is_unnoticed);
     for (Edge& edge : edges) {
-      if (is_unnoticed(edge)) {
+      if (edge.is_valid() && is_unnoticed(edge)) {
         left_out_.push_back(std::exchange(edge, Edge()));
       }
+    }
+    if (all) edges.clear();
+  }
+
+  // What is for a leaf that the backward before has left out would be lost.
+  void check_not_left_out(const variable_list& gradients) {
+    if (left_out_.empty()) return;
+    const auto& edges = next_edges();
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const bool is_there = i < edges.size() && edges[i].is_valid();
+      TORCH_CHECK(
+          is_there || leaves_[i] == nullptr || !gradients[i].defined(),
+          "Trying to backward through the graph a second time: the gate has "
+          "left out its leaves; give retain_graph=True the first time");
     }
   }
 

@@ -23,7 +23,12 @@ from tensoropt_torch.emit.collective_buckets import Buckets, in_buckets
 from tensoropt_torch.emit.compiled_halves import Seen
 from tensoropt_torch.emit.compiler import CUDA_GRAPHS
 from tensoropt_torch.emit.cuda_graphs import check_can_be_captured
+from tensoropt_torch.emit.early_products import mean_bytes, run_early
 from tensoropt_torch.runtime.functional import Collective, NotFunctionalError, collectives_in
+
+# Inductor keeps memory that is free for what it makes later, so that a graph needs more than the
+# tensors that are there at once. To ask for new memory takes 1 us, nothing beside what fills that.
+_OWN_BUFFER_BYTES = 128 * 1024
 
 Compiled = Callable[..., Sequence[Any]]
 Make = Callable[[fx.GraphModule, list[Any], "Backend", Seen], Compiled]
@@ -102,6 +107,15 @@ def _like(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
     return fake.requires_grad_(tensor.requires_grad)
 
 
+def _see(backend: Backend, module: fx.GraphModule, seen: Seen, is_backward: bool) -> None:
+    """The graph of forward, or of backward: in the order in which it is compiled."""
+    seen.collectives.append(backend.see(module))
+    if is_backward:
+        about: Any = torch._guards.TracingContext.get().fw_metadata
+        run_early(module.graph, about.bw_donated_idxs or ())
+        module.recompile()
+
+
 def _as_it_is(graph: fx.GraphModule, examples: list[Any], backend: Backend, seen: Seen) -> Compiled:
     """As the backend ``aot_eager`` does."""
     from torch._dynamo.backends.common import aot_autograd
@@ -109,7 +123,7 @@ def _as_it_is(graph: fx.GraphModule, examples: list[Any], backend: Backend, seen
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     def compile(module: fx.GraphModule, inputs: list[Any], is_backward: bool) -> Any:
-        seen.collectives.append(backend.see(module))
+        _see(backend, module, seen, is_backward)
         made = boxed_nop(module, inputs)
         seen.add(module.graph, made, is_backward)
         return made
@@ -139,15 +153,19 @@ def _by_inductor(
 ) -> Compiled:
     """``compiled`` compiles each graph, by default Inductor."""
     from torch._inductor import compile_fx
+    from torch._inductor import config as inductor
 
     compiled = compiled or compile_fx.compile_fx_inner
 
     def compile(module: fx.GraphModule, inputs: list[Any], **options: Any) -> Any:
-        seen.collectives.append(backend.see(module))
+        is_backward = bool(options.get("is_backward", False))
+        _see(backend, module, seen, is_backward)
         graph = fx.Graph()  # as it is before it is compiled
         graph.output(graph.graph_copy(module.graph, {}))
-        made = compiled(module, inputs, **options)
-        seen.add(graph, made, options.get("is_backward", False))
+        reuses = inductor.allow_buffer_reuse and mean_bytes(module.graph) < _OWN_BUFFER_BYTES
+        with inductor.patch(allow_buffer_reuse=reuses):
+            made = compiled(module, inputs, **options)
+        seen.add(graph, made, is_backward)
         return made
 
     make: Any = compile_fx.compile_fx

@@ -8,8 +8,8 @@ gradients.
 
 What AOTAutograd makes of both has a node of its own, beside that of the parts of parameters. Each
 is given all gradients one by one, and takes longer for that than a small model does for its
-operators. What else AOTAutograd does, where inputs are written to or outputs are views, is not done
-here.
+operators. Inputs that forward writes to (running statistics) are seen to be written to. What else
+AOTAutograd does, where outputs are views or inputs with gradients are written to, is not done here.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.autograd.graph import increment_version
 
 from tensoropt_torch.emit.one_node import Trained, changed_error, freed_error, run_as_one_node
 from tensoropt_torch.emit.recorded_borders import Given
-from tensoropt_torch.parameters.local_parts import those_apart
+from tensoropt_torch.parameters.local_parts import copied_as_parts, those_apart, those_besides
 from tensoropt_torch.runtime.functional import Collective
 
 Half = Callable[[list[torch.Tensor]], Sequence[Any]]  # empties what it is given
@@ -41,6 +42,8 @@ class Seen:
         collectives: of each graph.
         donates: whether backward writes over what was saved.
         constant: the numbers of outputs that have no gradient.
+        written: the numbers of inputs that forward writes to, as autograd is to see; None: it
+            leaves some of that to its caller.
     """
 
     collectives: list[list[Collective]] = field(default_factory=list)
@@ -48,6 +51,7 @@ class Seen:
     backward: tuple[fx.Graph, Half] | None = None
     donates: bool = False
     constant: tuple[int, ...] = ()
+    written: tuple[int, ...] | None = ()
 
     def add(self, graph: fx.Graph, half: Half, is_backward: bool) -> None:
         """One more."""
@@ -59,11 +63,12 @@ class Seen:
             self.donates = bool(about.bw_donated_idxs)
             trained = [info.requires_grad for info in about.output_info]
             self.constant = tuple(n for n, is_trained in enumerate(trained) if not is_trained)
+            self.written = _written(about)
 
     def halves(self, outputs: int, inputs: int) -> CompiledHalves | None:
         """Both, of a graph that takes and gives so many tensors, of which one has a gradient; None:
         they are not called so."""
-        if self.forward is None or self.backward is None:
+        if self.forward is None or self.backward is None or self.written is None:
             return None
         (first, forward), (second, backward) = self.forward, self.backward
         made, saved = _given(first)[:outputs], _given(first)[outputs:]
@@ -80,7 +85,25 @@ class Seen:
         if not is_simple:
             return None
         tangent = _lies(later[-1])
-        return CompiledHalves(forward, backward, outputs, self.constant, tangent, self.donates)
+        about = self.constant, self.written, tangent, self.donates
+        return CompiledHalves(forward, backward, outputs, *about)
+
+
+def _written(about: Any) -> tuple[int, ...] | None:
+    """See ``Seen``, of what AOTAutograd says about forward."""
+    if about.num_mutated_inp_runtime_indices:  # whose new values forward gives
+        return None
+    written = {*about.mutated_graph_handled_indices}
+    if any(info.base_idx in written for info in about.output_info if _is_of_input(info)):
+        return None
+    return tuple(about.mutated_graph_handled_indices_seen_by_autograd)
+
+
+def _is_of_input(info: Any) -> bool:
+    """Whether an output is an input, or a view of one."""
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    return info.output_type in (OutputType.is_input, OutputType.alias_of_input)
 
 
 def _taken(graph: fx.Graph) -> list[fx.Node]:
@@ -114,19 +137,23 @@ class CompiledHalves:
         backward: takes that and the gradient; gives those of all that forward takes, or None.
         outputs: how many there are.
         constant: the numbers of those without a gradient.
+        written: the numbers of what forward takes and writes to.
         tangent: shape, strides and dtype of the gradient that backward takes.
         donates: whether backward writes over what it is given.
-        own: the numbers of gradients, of those of what is trained, that have memory of their own
-            and lie as parameters do, which is the same in each step; None: none was made yet.
+        own: the places of gradients that have memory of their own and lie as parameters do, which
+            is the same in each step; None: none was made yet.
+        copied: of those that are copied for that.
     """
 
     forward: Half
     backward: Half
     outputs: int
     constant: tuple[int, ...]
+    written: tuple[int, ...]
     tangent: Any
     donates: bool
-    own: Sequence[int] | None = None
+    own: frozenset[int] | None = None
+    copied: frozenset[int] = frozenset()
 
     def run(
         self, taken: Sequence[torch.Tensor], trained: Trained, places: Sequence[int | None]
@@ -134,6 +161,22 @@ class CompiledHalves:
         """The outputs for these tensors, of which those at ``places`` are of what is trained; None:
         not now, see ``run_as_one_node``."""
         return run_as_one_node(_Step(self, taken, trained, places))
+
+    def see_own(
+        self,
+        gradients: Sequence[torch.Tensor | None],
+        trained: Trained,
+        places: Sequence[int | None],
+        taken: Sequence[torch.Tensor],
+    ) -> None:
+        """Finds those gradients that are ``own``, and none of what was ``taken``."""
+        own = those_apart(gradients, trained.tensors, trained.views, taken)
+        copied = those_besides(own, gradients, trained.tensors)
+        found = (
+            {place for n in numbers if (place := places[n]) is not None}
+            for numbers in (own, copied)
+        )
+        self.own, self.copied = map(frozenset, found)
 
 
 class _Step:
@@ -155,6 +198,8 @@ class _Step:
 
     def forward(self) -> tuple[Sequence[torch.Tensor], Sequence[int]]:
         """See ``NodeCall``."""
+        if self.halves.written:
+            increment_version([self._taken[number] for number in self.halves.written])
         with _C._DisableAutocast():
             made = self.halves.forward([*self._taken])
         outputs, saved = made[: self.halves.outputs], made[self.halves.outputs :]
@@ -181,11 +226,15 @@ class _Step:
         gradients = [None if place is None else made[place] for place in self._places]
         if keeps:  # what is saved may be a gradient
             return given.rest(gradients)
-        if self.halves.own is None:
-            own, taken = self.trained, [*self._taken, tangent]
-            self.halves.own = those_apart(gradients, own.tensors, own.views, taken)
+        halves, trained = self.halves, self.trained
+        if halves.own is None:
+            halves.see_own(gradients, trained, self._places, [*self._taken, tangent])
+        assert halves.own is not None
         self._taken = ()
-        given.take_those(self.halves.own, gradients)
+        copied = [n for n, place in enumerate(self._places) if place in halves.copied]
+        copied_as_parts(copied, gradients, trained.tensors, trained.views)
+        own = [n for n, place in enumerate(self._places) if place in halves.own]
+        given.take_those([*own, *copied], gradients)
         return given.rest(gradients)
 
     def _taken_back(self, keeps: bool) -> list[torch.Tensor]:

@@ -33,6 +33,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from tensoropt_torch import _C
 from tensoropt_torch.emit.eager_writer import EagerWriter
 from tensoropt_torch.emit.traced import TRACED
+from tensoropt_torch.emit.written import changed_inputs
 from tensoropt_torch.frontend.python_calls import is_python_call
 from tensoropt_torch.operators import OPS
 from tensoropt_torch.program import records as r
@@ -65,7 +66,7 @@ class FunctionalProgram:
         after: takes what ``main`` gives beyond ``outputs``, and looks at it.
         outputs: how many tensors ``main`` gives that are outputs of the rank.
         output: what the rank gives, with the numbers of these in place of tensors.
-        changed: the numbers of the inputs that it changes.
+        changed: the numbers of the tensors that ``main`` takes and changes.
         held: how many values are.
         leaves: the parameters whose gradients end at one, by name, in order.
     """
@@ -158,11 +159,12 @@ class FunctionalWriter:
             if not node.users:
                 self._graph.erase_node(node)
         self._graph.lint()
-        changed = tuple(number for number in used if _is_changed(nodes[number]))
+        found, _ = changed_inputs(self._graph)
+        changed = tuple(place for place in found if place < len(used))
         early = {value for record in first for value in r.taken(record)}
-        for number in changed:
-            if inputs[number].result in early:
-                raise NotFunctionalError(f"ids that are checked read '{inputs[number].name}'")
+        for source in (inputs[used[place]] for place in changed):
+            if source.result in early:
+                raise NotFunctionalError(f"ids that are checked read '{source.name}'")
         return FunctionalProgram(
             _looking(self._records, first, given, self._group_name),
             fx.GraphModule(torch.nn.Module(), self._graph, "FunctionalRankGraph"),
@@ -336,19 +338,6 @@ def _dropout(args: Sequence[Any]) -> Callable[..., Any]:
 def _dropout_arguments(args: Sequence[Any]) -> tuple[Any, ...]:
     _, step_seed, stream, x, *rest = args
     return x, *rest, step_seed, stream
-
-
-def _is_changed(node: fx.Node) -> bool:
-    """Whether a call says that it writes to it; ATen's batch normalisation does not say so."""
-    for user in node.users:
-        if user.target is functional.batch_norm_groups and node in user.args[3:5]:
-            return True
-        if not isinstance(user.target, OpOverload):
-            continue
-        schema = user.target._schema
-        if schema.is_mutable or any(a.name == "running_mean" for a in schema.arguments):
-            return True
-    return False
 
 
 # --- What is looked at before and after

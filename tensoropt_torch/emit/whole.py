@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch.distributed.distributed_c10d import GroupName
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.ahead import BACKENDS, Backend, Compiled, compiled_ahead
+from tensoropt_torch.emit.apart import Apart
 from tensoropt_torch.emit.boxed import is_watched
 from tensoropt_torch.emit.collective_buckets import Buckets
 from tensoropt_torch.emit.compiled_halves import CompiledHalves, Seen
@@ -47,6 +49,14 @@ log = get_logger(__name__)
 _NOT_USED = "collectives are not compiled, what is between them is: %s"
 
 
+@dataclass(frozen=True)
+class _Lies:
+    """How what a graph takes lies in memory: the strides, and apart from what it changes."""
+
+    strides: list[tuple[int, ...]]
+    apart: Apart
+
+
 class WholeGraph:
     """Takes and gives what the graph of a rank does, which is ``otherwise``.
 
@@ -64,7 +74,7 @@ class WholeGraph:
         self._program = program
         self._backend = backend
         self._otherwise = otherwise
-        self._compiled: dict[bool, tuple[Compiled, list[tuple[int, ...]]]] = {}
+        self._compiled: dict[bool, tuple[Compiled, _Lies]] = {}
         self._halves: CompiledHalves | None = None
         self._known_places: tuple[tuple[int, ...], list[int | None]] | None = None
         self._leaves, self._spec = pytree.tree_flatten(
@@ -103,8 +113,8 @@ class WholeGraph:
         gradients = torch.is_grad_enabled()
         if gradients not in self._compiled and not self._compile(taken):
             return None
-        compiled, strides = self._compiled[gradients]
-        copies = self._lay_out(taken, strides)
+        compiled, lies = self._compiled[gradients]
+        copies = self._lay_out(taken, lies)
         made = compiled(*taken)
         for tensor, own in copies:
             tensor.copy_(own)
@@ -119,9 +129,13 @@ class WholeGraph:
         if not trained.tensors:
             return None
         taken = self.taken(values)
-        self._lay_out(taken, self._compiled[True][1])
+        copies = self._lay_out(taken, self._compiled[True][1])
         made = halves.run(taken, trained, self._places(trained.numbers))
-        return None if made is None else self._finished(made)
+        if made is None:
+            return None
+        for tensor, own in copies:
+            tensor.copy_(own)
+        return self._finished(made)
 
     def _places(self, numbers: tuple[int, ...]) -> list[int | None]:
         """Where values of these numbers are among what the graph takes."""
@@ -149,12 +163,12 @@ class WholeGraph:
         return pytree.tree_unflatten(leaves, self._spec)
 
     def _lay_out(
-        self, taken: list[torch.Tensor], strides: list[tuple[int, ...]]
+        self, taken: list[torch.Tensor], lies: _Lies
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Makes them lie in memory as those did for which the graph was compiled; gives copies of
         what the graph changes, with what they are of."""
-        changed = self._program.changed
-        if not changed and [*map(torch.Tensor.stride, taken)] == strides:
+        changed, strides = self._program.changed, lies.strides
+        if [*map(torch.Tensor.stride, taken)] == strides and lies.apart.is_so_for(taken):
             return []
         written = {taken[number].untyped_storage()._cdata for number in changed}
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -174,9 +188,10 @@ class WholeGraph:
         if compiled is None:
             return False
         gradients = torch.is_grad_enabled()
-        self._compiled[gradients] = compiled, [t.stride() for t in taken]
+        lies = _Lies([t.stride() for t in taken], Apart(self._program.changed))
+        self._compiled[gradients] = compiled, lies
         is_replayed = bool(self._backend.patches.get(CUDA_GRAPHS))  # which trees of these see to
-        if gradients and not self._program.changed and not is_replayed:
+        if gradients and not is_replayed:
             outputs = graph.graph.output_node().args[0]
             assert isinstance(outputs, Sequence)
             self._halves = seen.halves(len(outputs), len(taken))

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.frontend.passes import gives_views
 from tensoropt_torch.operators import OPS
+from tensoropt_torch.runtime.functional import batch_norm_groups
 from tensoropt_torch.runtime.random import call_seeded
 
 # The inputs of batch normalisations that these move, whatever their schemas say.
@@ -46,7 +47,7 @@ def changed_inputs(graph: fx.Graph) -> tuple[list[int], bool]:
     what they were."""
     inputs = graph.find_nodes(op="placeholder")
     changed = {
-        _memory_of(operand)
+        memory_of(operand)
         for node in graph.nodes
         for operand in (*written(node), *_moved_statistics(node))
     }
@@ -64,12 +65,12 @@ class Writes:
 
     def __init__(self, graph: fx.Graph) -> None:
         operands = [operand for node in graph.nodes for operand in _maybe_written(node)]
-        self._memories = {_memory_of(operand) for operand in operands}
+        self._memories = {memory_of(operand) for operand in operands}
         self._storages = {storage for operand in operands for storage in _storages(operand)}
 
     def reach(self, node: fx.Node) -> bool:
         """Whether what a node gives is, or is a view of, what is written to."""
-        return _memory_of(node) in self._memories or not self._storages.isdisjoint(_storages(node))
+        return memory_of(node) in self._memories or not self._storages.isdisjoint(_storages(node))
 
 
 def _maybe_written(node: fx.Node) -> list[fx.Node]:
@@ -88,7 +89,7 @@ def _storages(node: fx.Node) -> set[int]:
     }
 
 
-def _memory_of(node: fx.Node) -> fx.Node:
+def memory_of(node: fx.Node) -> fx.Node:
     """That of which a node is a view, or which it has written to."""
     while node.op == "call_function":
         mutated = written(node)
@@ -121,6 +122,8 @@ def _nodes_in(value: Any) -> list[fx.Node]:
 
 def _moved_statistics(node: fx.Node) -> list[fx.Node]:
     """Those that a batch normalisation in training moves, and does not read."""
+    if node.target is batch_norm_groups:
+        return _nodes_in(node.args[3:5])
     if "batch_norm" not in str(node.target):
         return []
     given = {argument.name: value for argument, value in _arguments(node)}

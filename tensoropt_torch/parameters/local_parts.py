@@ -207,6 +207,39 @@ def those_apart(
     return tuple(n for n in sorted(found) if _lies_as_part(gradients[n], tensors[n], views[n]))
 
 
+def those_besides(
+    numbers: Sequence[int],
+    gradients: Sequence[torch.Tensor | None],
+    tensors: Sequence[torch.Tensor],
+) -> tuple[int, ...]:
+    """The numbers of other gradients of parameters that are as these once they are copied."""
+    return tuple(
+        number
+        for number, (gradient, tensor) in enumerate(zip(gradients, tensors, strict=True))
+        if gradient is not None
+        and number not in numbers
+        and isinstance(tensor, DTensor)
+        and gradient.dtype == tensor.dtype
+    )
+
+
+def copied_as_parts(
+    numbers: Sequence[int],
+    gradients: list[torch.Tensor | None],
+    tensors: Sequence[torch.Tensor],
+    views: Sequence[Sequence[int] | None],
+) -> None:
+    """Of a list, these gradients of parameters, if they are there, are copied to lie as the parts
+    do."""
+    for number in numbers:
+        gradient, view = gradients[number], views[number]
+        if gradient is not None:
+            part = local_tensor(tensors[number])
+            strides = (part if view is None else part.view(view)).stride()
+            own = gradient.new_empty_strided(gradient.shape, strides)
+            gradients[number] = own.copy_(gradient)
+
+
 def _lies_as_part(
     gradient: torch.Tensor | None, parameter: torch.Tensor, view: Sequence[int] | None
 ) -> bool:

@@ -259,6 +259,64 @@ def test_frozen_leaves_are_given_none() -> None:
     assert [leaf.grad for leaf in leaves] == [None] * 3
 
 
+def shared_gate(
+    leaves: Sequence[torch.Tensor], owns: Sequence[Sequence[int]]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A gate that several functions take, each of which sets ``.grad`` of those that are own."""
+    gate = OPS.leaf_gate.default(leaves)
+    return gate, [_Sum.apply(gate, leaves, own) for own in owns]  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("owns", [((), ()), (ALL, ()), ((0,), (1,)), (ALL, ALL)])
+def test_two_functions_of_one_gate_in_one_backward(owns: Sequence[Sequence[int]]) -> None:
+    """What each of them passes arrives."""
+    leaves = leaves_of()
+    _, (first, second) = shared_gate(leaves, owns)
+    torch.autograd.backward(first + 2 * second)
+    for leaf in leaves:
+        assert leaf.grad is not None
+        assert torch.equal(leaf.grad, torch.full_like(leaf, 3))
+
+
+def test_two_functions_of_one_gate_in_two_backwards() -> None:
+    """The second finds that the leaves were left out, whose nodes are there still."""
+    leaves = leaves_of()
+    gate, totals = shared_gate(leaves, (ALL, ALL, ()))
+    for total in totals[:2]:
+        torch.autograd.backward(total)
+        gc.collect()
+    for leaf in leaves:
+        assert leaf.grad is not None
+        assert torch.equal(leaf.grad, torch.full_like(leaf, 2))
+        leaf.grad = None
+    with pytest.raises(RuntimeError, match="a second time"):
+        torch.autograd.backward(totals[2])
+    with torch.no_grad():
+        leaves[1].mul_(2)
+    assert OPS.written_leaves.default(gate) == [1]
+    assert OPS.give_leaves.default(gate, [torch.ones_like(leaf) for leaf in leaves])
+    assert all(leaf.grad is not None for leaf in leaves)
+
+
+def test_leaves_that_are_left_out_one_after_the_other() -> None:
+    """Somebody holds the node of one until after the first backward."""
+    leaves = leaves_of()
+    held = get_gradient_edge(leaves[1]).node
+    gate, (first, second) = shared_gate(leaves, (ALL, ALL))
+    torch.autograd.backward(first)
+    del held
+    torch.autograd.backward(second)
+    gc.collect()
+    for leaf in leaves:
+        assert leaf.grad is not None
+        assert torch.equal(leaf.grad, torch.full_like(leaf, 2))
+        leaf.register_hook(lambda gradient: gradient)
+    assert OPS.written_leaves.default(gate) == []
+    with torch.no_grad():
+        torch._foreach_mul_(leaves, 2.0)
+    assert OPS.written_leaves.default(gate) == [0, 1, 2]
+
+
 def test_refusals() -> None:
     leaves = leaves_of()
     gate = OPS.leaf_gate.default(leaves)
