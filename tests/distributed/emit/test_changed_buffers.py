@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -57,6 +58,20 @@ class Imaged(nn.Module):
         return nn.functional.cross_entropy(self.last(h.flatten(1)), y)
 
 
+class Deep(nn.Module):
+    """Whose evaluation takes fewer tensors than there are inputs before the last statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = [6, 8, 8, 8, 8]
+        layers = [(nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU()) for a, b in pairwise(sizes)]
+        self.layers = nn.Sequential(*(one for layer in layers for one in layer))
+        self.down = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.down(self.layers(x)), y)
+
+
 class Averaged(nn.Module):
     """Keeps an average that it subtracts, and counts."""
 
@@ -92,11 +107,12 @@ class Partly(Averaged):
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "normed": Normed,
     "imaged": Imaged,
+    "deep": Deep,
     "averaged": Averaged,
     "partly": Partly,
 }
 KINDS: list[Kind] = [
-    *((name, TRACED) for name in ("normed", "imaged", "averaged")),
+    *((name, TRACED) for name in ("normed", "imaged", "deep", "averaged")),
     ("normed", True),
     ("imaged", True),
 ]
