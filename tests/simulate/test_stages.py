@@ -23,7 +23,7 @@ from tensoropt_torch.program.stage_schedules import (
     interleaved,
     one_forward_one_backward,
 )
-from tensoropt_torch.simulate import StepSettings, with_peaks
+from tensoropt_torch.simulate import StepSettings, simulated_stage, with_peaks
 from tensoropt_torch.simulate.simulated_stage import SimulatedStages
 from tensoropt_torch.simulate.step import profile_of
 from tensoropt_torch.staging import StageOptions, plan_stages
@@ -70,6 +70,33 @@ def test_peaks_are_those_of_all_micro_batches(stages: int, seed: int) -> None:
         assert found.peak_bytes == expected.peak_bytes, (seed, number)
         assert found.phase_peaks == expected.phase_peaks, (seed, number)
         assert len(found.curve) < len(expected.curve)
+
+
+class Wide(nn.Module):
+    """Whose gradients are what a step needs memory for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(512, 512) for _ in range(8))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + layer(x).relu()
+        return (x - y).square().mean()
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_recorded_micro_batches_need_no_more_than_operators_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Sums of gradients are let go of as they are sent."""
+    captured = capture(Wide(), (torch.zeros(64, 512), torch.zeros(64, 512)))
+    plan = random_plan(captured, StageOptions(2, 4), seed)
+    found = [profile_of(SimulatedStages(plan, captured).stage(n), STEP) for n in range(2)]
+    monkeypatch.setattr(simulated_stage, "is_recorded", lambda graph: False)
+    for number in range(2):
+        other = profile_of(SimulatedStages(plan, captured).stage(number), STEP)
+        assert found[number].peak_bytes <= other.peak_bytes, (seed, number)
 
 
 def test_what_is_left_out_runs_between_others_like_it() -> None:

@@ -40,6 +40,13 @@ ON_FOUR = [
     Trained("own losses", "several", GPIPE),
 ]
 MORE_ON_FOUR = [
+    Trained("freezing", "skips", {"stages": 2, "micro_batches": 4}),
+    Trained("few", "several", {**GPIPE, "micro_batches": 4}),
+    Trained("checkpointed", "skips", {"stages": 2, "micro_batches": 4}),
+    Trained("clipped values", "skips", {"stages": ["up.0"], "micro_batches": 4}),
+    Trained("never synchronised", "masked", {"stages": 2, **INTERLEAVED}),
+    Trained("accumulating", "gpt_tied", {"stages": 2, **INTERLEAVED}),
+    Trained("casting", "gpt_tied", {"stages": 2, **INTERLEAVED}, torch.float32, 5e-2),
     Trained("accumulating", "gpt_tied", GPIPE),
     Trained("freezing", "skips", {"stages": 4, "micro_batches": 2}),
     Trained("own losses", "several", {**GPIPE, "micro_batches": 1}),
