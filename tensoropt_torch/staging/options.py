@@ -46,9 +46,10 @@ class StageOptions:
                 "modules that stages begin with, such as ['layers.4']"
             )
         if (self.chunks > 1) != (self.schedule == "interleaved"):
+            try_this = "chunks=2" if self.chunks == 1 else "schedule='interleaved'"
             raise TensorOptError(
                 f"schedule '{self.schedule}' with chunks={self.chunks}: the interleaved schedule "
-                "has 2 chunks or more in each stage, and the others have 1"
+                f"has 2 chunks or more in each stage, and the others have 1; give {try_this}"
             )
 
     @property
