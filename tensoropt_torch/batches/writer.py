@@ -222,6 +222,6 @@ class MicroBatchWriter:
         raise refusal(
             self._count,
             "no output is a loss: a scalar that is a sum or a mean over rows",
-            "capture the model with its loss (loss_fn=), or cut it into stages whose loss is computed "
-            "outside (find_stages(schedule='gpipe'))",
+            "capture the model with its loss (loss_fn=), or cut it into stages whose loss is "
+            "computed outside (find_stages(schedule='gpipe'))",
         )
