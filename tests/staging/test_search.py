@@ -164,7 +164,10 @@ def test_interleaved_ones_are_searched(chunks: int) -> None:
         ({"max_stages": 0}, "max_stages = 0"),
         ({"stages": 2, "max_stages": 4}, "give it, or stages="),
         ({"micro_batches": 0}, "micro_batches = 0"),
-        ({"schedule": "interleaved"}, "by the interleaved schedule, which takes multiples of"),
+        (
+            {"schedule": "interleaved", "micro_batches": 1},
+            "by the interleaved schedule, which takes multiples of",
+        ),
         ({"schedule": "fast"}, "schedule='fast' is not known"),
         (
             {"schedule": "interleaved", "pin": {"layers.1": "stage"}, "max_stages": 2},
