@@ -52,7 +52,6 @@ using torch::autograd::AccumulateGrad;
 
 // Whether nobody but this edge would notice that the node does not run.
 bool is_unnoticed(const Edge& edge) {
-  if (!edge.is_valid()) return true;
   Node* const node = edge.function.get();
   return edge.function.use_count() == 1 &&
          dynamic_cast<AccumulateGrad*>(node) != nullptr &&
@@ -153,13 +152,17 @@ class LeafGate : public Node {
   // their addresses, and `leaves_` points to them.
   void leave_out() {
     auto& edges = next_edges();
-    const bool all = std::all_of(edges.begin(), edges.end(), is_unnoticed);
+    bool is_any_left = false;
+    left_out_.reserve(left_out_.size() + edges.size());
     for (Edge& edge : edges) {
-      if (edge.is_valid() && is_unnoticed(edge)) {
+      if (!edge.is_valid()) continue;
+      if (is_unnoticed(edge)) {
         left_out_.push_back(std::exchange(edge, Edge()));
+      } else {
+        is_any_left = true;
       }
     }
-    if (all) edges.clear();
+    if (!is_any_left) edges.clear();
   }
 
   // What is for a leaf that the backward before has left out would be lost.

@@ -63,7 +63,7 @@ class HookedGraph:
     def of(rank_graph: fx.GraphModule) -> HookedGraph:
         """The copy of the graph of a rank, which may be compiled."""
         nodes = rank_graph.graph.nodes
-        held = [node for node in nodes if node.meta.get(HELD)]
+        held = _held(rank_graph)
         borders = {
             node.meta[GRADIENT_EDGE].parameter: (
                 node.meta[GRADIENT_EDGE],
@@ -78,9 +78,13 @@ class HookedGraph:
     @staticmethod
     def to_record(rank_graph: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
         """The body, for a tape, and the numbers of its inputs that are held values."""
-        held = [node for node in rank_graph.graph.nodes if node.meta.get(HELD)]
+        held = _held(rank_graph)
         first = len(rank_graph.graph.find_nodes(op="placeholder"))
         return _body(rank_graph, held, False), [*range(first, first + len(held))]
+
+
+def _held(rank_graph: fx.GraphModule) -> list[fx.Node]:
+    return [node for node in rank_graph.graph.nodes if node.meta.get(HELD)]
 
 
 def _head(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule:

@@ -6,7 +6,8 @@ gradients of leaves. Those that go on take what was kept, beside the gradients o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -35,6 +36,50 @@ def take_one_by_one(
         gradient, gradients[number] = gradients[number], None
         assert gradient is not None
         given.take(number, gradient)
+
+
+class GivenAtBorders(ABC):
+    """Who takes the gradients of leaves, those ``given``, and of the borders of these names, which
+    are numbered after the leaves.
+
+    Args:
+        count: of leaves.
+    """
+
+    def __init__(self, given: Given, count: int, names: Sequence[str]) -> None:
+        self._given = given
+        self._count = count
+        self._names = names
+
+    @abstractmethod
+    def end(self, name: str, gradient: torch.Tensor) -> None:
+        """Takes one that ends at a border."""
+
+    def sent(self) -> Mapping[int, torch.Tensor]:
+        """Gradients of leaves that those at borders become after all, by number."""
+        return {}
+
+    def take(self, number: int, gradient: torch.Tensor) -> None:
+        """See ``Given``."""
+        place = number - self._count
+        if place < 0:
+            self._given.take(number, gradient)
+        else:
+            self.end(self._names[place], gradient)
+
+    def take_those(self, numbers: Sequence[int], gradients: list[torch.Tensor | None]) -> None:
+        """See ``Given``."""
+        take_one_by_one(self, numbers, gradients)
+
+    def rest(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """See ``Given``."""
+        for name, gradient in zip(self._names, gradients[self._count :], strict=True):
+            if gradient is not None:
+                self.end(name, gradient)
+        own = [*gradients[: self._count]]
+        for number, gradient in self.sent().items():
+            own[number] = gradient
+        return self._given.rest(own)
 
 
 class Borders(Protocol):

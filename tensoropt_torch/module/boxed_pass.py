@@ -8,14 +8,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.emit.one_node import Trained
-from tensoropt_torch.emit.recorded_borders import Given, take_one_by_one
+from tensoropt_torch.emit.recorded_borders import Given, GivenAtBorders
 from tensoropt_torch.module.gradient_sinks import PassSink, sent_together
 from tensoropt_torch.parameters.kept_gradients import lies_at
 from tensoropt_torch.parameters.local_parts import is_for_grad
@@ -79,7 +79,7 @@ class PassBorders:
         assert gate is not None and gate.grad_fn is not None
         edges = gate.grad_fn.next_functions
         self._accumulate = {name: edges[number][0] for name, number in self._numbers.items()}
-        return given if self._sink.reduces else _KeptAtBorders(self, given)
+        return given if self._sink.reduces else _KeptAtBorders(self, given, self._count)
 
     def kept(self, name: str, gradient: torch.Tensor) -> bool:
         """Whether a gradient stays as it is."""
@@ -91,41 +91,20 @@ class PassBorders:
         made = sent_together(gradients, programs, None)
         return {self._numbers[name]: gradient for name, gradient in made.items()}
 
-    @property
-    def count(self) -> int:
-        """How much is trained, borders left out."""
-        return self._count
 
-
-class _KeptAtBorders:
+class _KeptAtBorders(GivenAtBorders):
     """Gradients at borders are kept; those that somebody waits for are sent to their parameters."""
 
-    def __init__(self, borders: PassBorders, given: Given) -> None:
+    def __init__(self, borders: PassBorders, given: Given, count: int) -> None:
+        super().__init__(given, count, borders.names)
         self._borders = borders
-        self._given = given
         self._left: dict[str, torch.Tensor] = {}
 
-    def take(self, number: int, gradient: torch.Tensor) -> None:
-        """One of a leaf, or of a border after them."""
-        place = number - self._borders.count
-        if place < 0:
-            self._given.take(number, gradient)
-            return
-        name = self._borders.names[place]
+    def end(self, name: str, gradient: torch.Tensor) -> None:
+        """See ``GivenAtBorders``."""
         if not self._borders.kept(name, gradient):
             self._left[name] = gradient
 
-    def take_those(self, numbers: Sequence[int], gradients: list[torch.Tensor | None]) -> None:
-        """These of a list, which loses them."""
-        take_one_by_one(self, numbers, gradients)
-
-    def rest(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """What the node returns."""
-        count = self._borders.count
-        for number, gradient in enumerate(gradients[count:], count):
-            if gradient is not None:
-                self.take(number, gradient)
-        own = [*gradients[:count]]
-        for number, gradient in self._borders.sent(self._left).items():
-            own[number] = gradient
-        return self._given.rest(own)
+    def sent(self) -> Mapping[int, torch.Tensor]:
+        """See ``GivenAtBorders``."""
+        return self._borders.sent(self._left)

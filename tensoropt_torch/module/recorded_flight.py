@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.boxed import BoxedCall
-from tensoropt_torch.emit.recorded_borders import Given, take_one_by_one
+from tensoropt_torch.emit.recorded_borders import Given, GivenAtBorders, take_one_by_one
 from tensoropt_torch.module.gradient_sinks import StepSink
 
 
@@ -69,8 +69,8 @@ class StepBorders:
         self.names: Sequence[str] = sink.taken
         self.adds_casts = True
         self._sent = frozenset(sent)
-        self.sink = sink
-        self.count = count
+        self._sink = sink
+        self._count = count
         self._taken: dict[str, torch.Tensor] = {}
 
     def ends(self, parameter: str) -> bool:
@@ -82,12 +82,12 @@ class StepBorders:
         if not self._sent:
             return []
         own = [name for name in self.names if name in self._sent]
-        self._taken = self.sink.take_sums(own)
+        self._taken = self._sink.take_sums(own)
         return [self._taken.get(name) for name in self.names]
 
     def put_back(self) -> None:
         """Before backward runs otherwise."""
-        self.sink.sums |= self._taken
+        self._sink.sums |= self._taken
         self.let_go()
 
     def let_go(self) -> None:
@@ -101,35 +101,19 @@ class StepBorders:
     def given(self, gate: torch.Tensor | None, given: Given) -> Given:
         """Who takes gradients."""
         is_plain = self._sent.issuperset(self.names)
-        return given if is_plain else _SummedAtBorders(self, given)
+        return given if is_plain else _SummedAtBorders(self._sink, given, self._count)
 
 
-class _SummedAtBorders:
+class _SummedAtBorders(GivenAtBorders):
     """Gradients at borders are added up."""
 
-    def __init__(self, borders: StepBorders, given: Given) -> None:
-        self._borders = borders
-        self._given = given
+    def __init__(self, sink: StepSink, given: Given, count: int) -> None:
+        super().__init__(given, count, sink.taken)
+        self._sink = sink
 
-    def take(self, number: int, gradient: torch.Tensor) -> None:
-        """One of a leaf, or of a border after them."""
-        place = number - self._borders.count
-        if place < 0:
-            self._given.take(number, gradient)
-        else:
-            self._borders.sink.add_up(self._borders.names[place], gradient)
-
-    def take_those(self, numbers: Sequence[int], gradients: list[torch.Tensor | None]) -> None:
-        """These of a list, which loses them."""
-        take_one_by_one(self, numbers, gradients)
-
-    def rest(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """What is left of leaves."""
-        count = self._borders.count
-        for number, gradient in enumerate(gradients[count:], count):
-            if gradient is not None:
-                self.take(number, gradient)
-        return self._given.rest(gradients[:count])
+    def end(self, name: str, gradient: torch.Tensor) -> None:
+        """See ``GivenAtBorders``."""
+        self._sink.add_up(name, gradient)
 
 
 class _Summed:

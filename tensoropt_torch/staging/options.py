@@ -69,12 +69,6 @@ class StageOptions:
             )
         return self.num_parts // self.chunks
 
-    @property
-    def is_by_calls(self) -> bool:
-        """Whether numbers of calls say where, as a search does; else somebody has named modules, or
-        a number of stages."""
-        return not isinstance(self.stages, int) and all(isinstance(s, int) for s in self.stages)
-
     def cuts(self, captured: CapturedModel) -> list[int]:
         """Before which calls of the graph."""
         if isinstance(self.stages, int):
