@@ -1,11 +1,13 @@
 """Images of attributes: what can be compared, hashed and told, whatever the attribute is.
 
 Plain values are themselves. Containers and objects that only hold values (configurations) are
-what is in them. Of all else it matters which object it is; tensors also count their changes.
+what is in them. Of all else it matters which object it is; tensors also count their changes, and
+small ones are read.
 """
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import functools
 import logging
@@ -13,12 +15,13 @@ import types
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy
 import torch
 from torch import nn
+from torch.multiprocessing import reductions
 
 Image = Any  # hashable
 
@@ -41,6 +44,7 @@ ATOMS = frozenset(
 )
 _OTHERS = ("builtins", "functools", "itertools", "collections", "threading", "_thread", "weakref")
 MAX_PARTS = 4096  # of one attribute; one with more is the object that it is
+MAX_BYTES = 4096  # of a tensor that is read itself
 OBJECT = "object"  # its class and its attributes follow
 # By the class of an object the names of its attributes that count; of other classes all do.
 Fields = Mapping[str, frozenset[str]]
@@ -62,7 +66,7 @@ class Identity:
 
     __slots__ = ("_id", "_reference", "_text", "version")
 
-    def __init__(self, value: Any, version: int = 0) -> None:
+    def __init__(self, value: Any, version: Hashable = 0) -> None:
         self._id = id(value)
         self.version = version
         self._text = getattr(value, "__qualname__", None) or f"a {type(value).__qualname__}"
@@ -231,10 +235,29 @@ def _identity(value: Any) -> Identity:
     if not isinstance(value, torch.Tensor):
         return Identity(value)
     try:
-        memory = value.data_ptr() if type(value) is torch.Tensor else 0
-        return Identity(value, hash((value._version, memory)))
+        memory = _memory(value) if type(value) is torch.Tensor else None
+        return Identity(value, (value._version, memory))
     except RuntimeError:  # an inference tensor counts no changes, and has none outside
         return Identity(value)
+
+
+def _memory(tensor: torch.Tensor) -> Hashable:
+    """What of a memory it is. An address would not say it: that of a memory that is gone is
+    given away again. The reference keeps the storage known, and no bytes of it."""
+    if not torch._C._has_storage(tensor):
+        return None
+    reference: Any = reductions.StorageWeakRef  # which is not annotated
+    storage = reference(tensor.untyped_storage())
+    lies = storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+    return *lies, _bytes(tensor)
+
+
+def _bytes(tensor: torch.Tensor) -> int | None:
+    """Equal for equal ones, which tells of writes that count no version (``.data``, NumPy); None
+    where reading them at each call would take long. No operator runs, which a mode would see."""
+    if tensor.device.type != "cpu" or tensor.nbytes > MAX_BYTES or not tensor.is_contiguous():
+        return None
+    return zlib.crc32((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr()))
 
 
 def _array(value: Any) -> Image:
