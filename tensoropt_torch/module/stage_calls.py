@@ -31,6 +31,7 @@ from tensoropt_torch.module.variants import DEFAULT_MAX_VARIANTS, Shapes
 from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.progress import progress
 from tensoropt_torch.runtime.agreement import (
+    PendingAgreement,
     agree_on_model,
     from_first_rank,
     gather,
@@ -66,11 +67,12 @@ class StageVariantOptions:
 @dataclass(frozen=True)
 class StageCall:
     """What a call runs: a part with these inputs, of the whole batch, of which the ranks were
-    given ``shares``."""
+    given ``shares``. They may still have to agree on it."""
 
     part: StagePart
     inputs: Sequence[Any]
     shares: Shares | None = None
+    agreement: PendingAgreement | None = None
 
     def own(self, outputs: Sequence[Any], averages: bool) -> Sequence[Any]:
         """What this rank gets of the outputs of the batch. Their gradients count as
@@ -120,40 +122,71 @@ class StageCalls:
         self._watch(captured)
         self._parts = {self._base: base}
         self._checked: set[CallKind] = set()  # of batches of which ranks give shares
+        self._found_before: set[CallKind] = set()  # of whole batches
 
     def find(self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str) -> StageCall:
         """What a call runs. Collective: all ranks make it, with the same ``mark``; with shares of
-        the batch, which may differ in size, or all of it.
+        the batch, which may differ in size, or all of it. What was called like this before may
+        run while the ranks agree, unless they have shares.
 
         Raises:
             TensorOptError: on every rank; the calls differ, or it cannot run in these stages.
         """
-        call, error = None, ""
+        call, error, dims = self._asked(args, kwargs)
+        number = self._comparison.begin(_alike(self._names_of(call), dims, call))
+        digest = -1 if call is None else call.kind.digest_with(mark)
+        if self._own_flags != self._flags:
+            digest = -2 - dist.get_rank()  # another one on each: all have to hear of it
+        pending = self._agreement.begin(digest, number)
+        if call is not None and call.kind in self._found_before:
+            return StageCall(self._parts[call.kind], call.values, agreement=pending)
+        if pending.is_reached() and call is not None:
+            return self._with_rows(call, dims, Shares.equal())
+        return self._reconciled(call, error, dims, mark)
+
+    def find_differing(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str
+    ) -> StageCall:
+        """What ``find`` gives where it turned out that the calls differ."""
+        return self._reconciled(*self._asked(args, kwargs), mark)
+
+    def _asked(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[ModuleCall | None, str, list[int | None]]:
+        """The call, or why it is none, and the dim of rows of each input."""
         try:
             call = self._read(args, kwargs)
         except TensorOptError as caught:
-            error = str(caught)
-        names = [] if call is None else self._names(call.kind)
-        dims = [self._plan.shares.rows_dim(name) for name in names]
-        number = self._comparison.begin(_alike(names, dims, call))
-        flags, digest = self._own_flags, -1 if call is None else call.kind.digest_with(mark)
-        if flags != self._flags:
-            digest = -2 - dist.get_rank()  # another one on each: all have to hear of it
+            return None, str(caught), []
+        return call, "", [self._plan.shares.rows_dim(name) for name in self._names_of(call)]
+
+    def _names_of(self, call: ModuleCall | None) -> list[str]:
+        return [] if call is None else self._names(call.kind)
+
+    def _reconciled(
+        self, call: ModuleCall | None, error: str, dims: Sequence[int | None], mark: str
+    ) -> StageCall:
+        """After the ranks have told each other what they call. Collective."""
+        names, flags = self._names_of(call), self._own_flags
+        kind = None if call is None else _without(call.kind, dims).digest_with(mark)
+        text = error if call is None else call.kind.describe(names) + mark
+        reports = self._agreement.exchange((kind, text, flags))
+        self._check_reports(reports)
+        self._comparison.check(self._agreement.exchange(self._comparison.take()))
+        self._take_flags([of_rank for *_, of_rank in reports])
+        assert call is not None
+        own = replace(call, kind=replace(call.kind, trained=self._trained))
         shares = Shares.equal()
-        if not self._agreement.begin(digest, number).is_reached() or call is None:
-            kind = None if call is None else _without(call.kind, dims).digest_with(mark)
-            text = error if call is None else call.kind.describe(names) + mark
-            reports = self._agreement.exchange((kind, text, flags))
-            self._check_reports(reports)
-            self._comparison.check(self._agreement.exchange(self._comparison.take()))
-            self._take_flags([of_rank for *_, of_rank in reports])
-            assert call is not None
-            call = replace(call, kind=replace(call.kind, trained=self._trained))
-            own = call
-            if any(words != reports[0][1] for _, words, _ in reports):
-                shares = Shares(tuple(gather(on_all_ranks(lambda: rows_of(own, dims)))))
+        if any(words != reports[0][1] for _, words, _ in reports):
+            shares = Shares(tuple(gather(on_all_ranks(lambda: rows_of(own, dims)))))
+        return self._with_rows(own, dims, shares)
+
+    def _with_rows(self, call: ModuleCall, dims: Sequence[int | None], shares: Shares) -> StageCall:
+        """What a call that all ranks make runs, of which they may have shares. Collective."""
         if not any(dim is not None for dim in dims):
-            return self._found(call)
+            found = self._found(call)
+            self._found_before.add(call.kind)
+            return found
         if any(kind.requires_grad for kind in call.kind.shapes):
             raise TensorOptError(
                 "an input requires a gradient, which stages do not give; detach it, or plan "
@@ -162,7 +195,7 @@ class StageCalls:
         whole = shares.gather(call, dims)
         if whole.kind not in self._checked:
             is_shared_out, calls = self._plan.shares.is_shared_out, self._comparison.calls
-            check_inputs(names, call.values, is_shared_out, calls)
+            check_inputs(self._names(call.kind), call.values, is_shared_out, calls)
             self._checked.add(whole.kind)
         found = self._found(replace(whole, kind=replace(whole.kind, gathered=False)))
         return replace(found, shares=shares)

@@ -74,9 +74,15 @@ class ChunkStep:
         """After they were joined."""
         self.outputs = self._no_outputs()
 
+    @property
+    def holds(self) -> bool:
+        """Whether a step begins with what other ranks take part in."""
+        return self.chunk.variant.hooked.head is not None and self._makes_gradients
+
     def hold(self) -> None:
-        head = self.chunk.variant.hooked.head
-        if head is not None and self._makes_gradients:
+        if self.holds:
+            head = self.chunk.variant.hooked.head
+            assert head is not None
             with torch.no_grad():
                 self._held = head.forward(*self._values, 0)
 

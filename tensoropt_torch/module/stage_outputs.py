@@ -1,7 +1,15 @@
-"""Outputs of a model in stages: each stage makes some, and all ranks get all of them."""
+"""Outputs of a model in stages: each stage makes some, and all ranks get all of them.
+
+::
+
+    outputs = OutputExchange(part.outputs, micro_batches, groups)
+    ...                                 # the step
+    found = outputs.shared(made)        # on all ranks alike
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +20,8 @@ from torch import fx
 
 from tensoropt_torch.frontend.micro_batching import Join
 from tensoropt_torch.runtime.stage_groups import StageGroups
+
+SMALL = 1 << 16  # bytes of an output
 
 
 def number_of_share(groups: StageGroups, shares: int) -> int:
@@ -67,27 +77,29 @@ class StageOutput:
         """Whether it may have a gradient."""
         return self.dtype is not None and self.dtype.is_floating_point
 
-    def shared(self, made: Sequence[Any], count: int, groups: StageGroups) -> Any:
-        """The output on every rank. Collective.
+    @property
+    def is_small(self) -> bool:
+        """Whether it may be kept from the beginning of a step for nothing."""
+        return self.dtype is not None and math.prod(self.shape) * self.dtype.itemsize <= SMALL
+
+    def whole(self, made: Sequence[Any], count: int, groups: StageGroups) -> torch.Tensor:
+        """The output on a rank of the stage that makes it. Collective in that.
 
         Args:
-            made: those of its chunk, of all micro-batches; not looked at on other stages.
+            made: those of its chunk, of all micro-batches.
             count: how many micro-batches there are.
         """
-        if self.dtype is None:
-            return self.value
-        if groups.stage == self.stage:
-            tensor = made[self.place]
-            if self.rows is not None:
-                every = groups.all_of_stage(tensor)[:: groups.devices_of_stage // self.shares]
-                shares = [share.chunk(count, self.rows) for share in every]
-                ordered = [share[number] for number in range(count) for share in shares]
-                tensor = torch.cat(ordered, self.rows)
-            tensor = tensor.contiguous()
-        else:
-            tensor = torch.empty(self.shape, dtype=self.dtype, device=groups.device)
-        dist.broadcast(tensor, group=groups.column, group_src=self.stage)
-        return tensor
+        tensor: torch.Tensor = made[self.place]
+        if self.rows is not None:
+            every = groups.all_of_stage(tensor)[:: groups.devices_of_stage // self.shares]
+            shares = [share.chunk(count, self.rows) for share in every]
+            ordered = [share[number] for number in range(count) for share in shares]
+            tensor = torch.cat(ordered, self.rows)
+        return tensor.contiguous()
+
+    def empty(self, device: torch.device) -> torch.Tensor:
+        """Memory for it on a rank of another stage."""
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
 
     def own_gradient(
         self, gradient: torch.Tensor, number: int, count: int, groups: StageGroups
@@ -103,3 +115,72 @@ class StageOutput:
         if self.rows is not None:
             return own.chunk(self.shares, self.rows)[number_of_share(groups, self.shares)]
         return torch.zeros_like(own) if self.is_summed and groups.rank else own
+
+
+class OutputExchange:
+    """Of one step of one rank. Small outputs are expected from its beginning, so that the stage
+    that makes them goes on, to the optimizer, while others still compute: Gloo sends to those who
+    wait, and to nobody else. Large ones, and those of GPUs, where what is expected takes a part of
+    the device and who sends does not wait, are broadcast at its end.
+
+    Args:
+        outputs: of the model; the same on all ranks.
+        count: how many micro-batches there are.
+    """
+
+    def __init__(self, outputs: Sequence[StageOutput], count: int, groups: StageGroups) -> None:
+        self._outputs, self._count, self._groups = outputs, count, groups
+        self._expected: dict[int, tuple[torch.Tensor, dist.Work]] = {}
+        for number, output in enumerate(outputs):
+            if self._is_expected(output) and output.stage != groups.stage:
+                tensor, way = output.empty(groups.device), (groups.column, number)
+                work = dist.irecv(tensor, group=way[0], group_src=output.stage, tag=way[1])
+                assert work is not None
+                self._expected[number] = tensor, work
+
+    def _is_expected(self, output: StageOutput) -> bool:
+        return output.is_small and self._groups.device.type == "cpu"
+
+    def shared(self, made: Sequence[Sequence[Any]]) -> list[Any]:
+        """All outputs, on every rank. Collective.
+
+        Args:
+            made: those of each chunk of this rank, of all micro-batches.
+        """
+        sent: list[dist.Work | None] = []
+        found: list[Any] = []
+        for number, output in enumerate(self._outputs):
+            if output.dtype is None:
+                found.append(output.value)
+            elif number in self._expected:
+                tensor, work = self._expected[number]
+                work.wait()
+                found.append(tensor)
+            else:
+                found.append(self._exchanged(number, output, made, sent))
+        for begun in sent:
+            assert begun is not None
+            begun.wait()
+        return found
+
+    def _exchanged(
+        self,
+        number: int,
+        output: StageOutput,
+        made: Sequence[Sequence[Any]],
+        sent: list[dist.Work | None],
+    ) -> torch.Tensor:
+        """Of an output that this rank makes, or that is broadcast."""
+        groups, is_own = self._groups, output.stage == self._groups.stage
+        if not is_own:
+            tensor = output.empty(groups.device)
+        else:
+            tensor = output.whole(made[output.chunk], self._count, groups)
+        if not self._is_expected(output):
+            dist.broadcast(tensor, group=groups.column, group_src=output.stage)
+            return tensor
+        others = (stage for stage in range(groups.stages) if stage != groups.stage)
+        sent += [
+            dist.isend(tensor, group=groups.column, group_dst=stage, tag=number) for stage in others
+        ]
+        return tensor

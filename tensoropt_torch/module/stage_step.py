@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.module.delivery import Deferred, Owed, Waiting, delivered
 from tensoropt_torch.module.stage_chunk import ChunkStep
+from tensoropt_torch.module.stage_outputs import OutputExchange
 from tensoropt_torch.module.stage_part import StagePart
 from tensoropt_torch.module.stage_transfers import StageTransfers
 from tensoropt_torch.parameters.kept_gradients import reduce_before_adding
@@ -32,6 +34,7 @@ from tensoropt_torch.program.stage_schedules import (
     SumTied,
     Transfer,
 )
+from tensoropt_torch.runtime.agreement import DifferentCallsError, confirm_call
 from tensoropt_torch.runtime.digests import digest_of_text
 from tensoropt_torch.runtime.lost_ranks import LostRanksError, WaitEndedError, waiting
 from tensoropt_torch.runtime.whereabouts import Place, note
@@ -67,15 +70,29 @@ class StageStep:
         own = [t for chunk in part.chunks for t in chunk.variant.own_tensors()]
         self._written = WrittenParts(own if part.schedule.is_deferred else ())
         self._chunks = [ChunkStep(chunk, part, inputs, seed, kept) for chunk in part.chunks]
-        self._transfers = self._transfers_of(part.schedule.call)
+        self._transfers: StageTransfers | None = None  # none before the ranks have agreed
+        self._exchange: OutputExchange | None = None
         self._gradients: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
         self._ready: dict[str, torch.Tensor | None] = {}
         self._made: list[list[Any]] = []  # the outputs of each chunk
         self._outputs: list[Any] = []
 
     def run(self) -> list[Any]:
-        """The outputs, whose backward gives the parameters their gradients."""
-        self._run(self._schedule.call)
+        """The outputs, whose backward gives the parameters their gradients. The ranks may still
+        have to agree on the call: what each computes by itself goes ahead.
+
+        Raises:
+            DifferentCallsError: on every rank; they do not agree. Nothing has changed.
+        """
+        actions = self._schedule.call
+        own = sum(1 for _ in takewhile(self._is_own, actions))
+        self._run(actions[:own])
+        confirm_call()
+        self._transfers = self._transfers_of(actions)
+        self._exchange = OutputExchange(
+            self._part.outputs, self._schedule.micro_batches, self._part.groups
+        )
+        self._run(actions[own:])
         return self._delivered() if self._schedule.makes_gradients else self._outputs
 
     def run_backward(self, outer: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
@@ -98,6 +115,12 @@ class StageStep:
         """Of what backward is delivered to."""
         return [self._ready[name] for name in self._part.parameters] or [None]
 
+    def _is_own(self, action: StageAction) -> bool:
+        """Whether no other rank takes part, before the graph of a forward confirms the call."""
+        if isinstance(action, Hold):
+            return not any(chunk.holds for chunk in self._chunks)
+        return isinstance(action, RunForward)
+
     def _transfers_of(self, actions: Sequence[StageAction]) -> StageTransfers:
         return StageTransfers(self._schedule, actions, self._part.groups, self._memory)
 
@@ -112,7 +135,7 @@ class StageStep:
                 continue
             try:
                 _RUN[type(action)](self, action)
-            except WaitEndedError:  # which is told afterwards
+            except (WaitEndedError, DifferentCallsError):  # which are told afterwards
                 raise
             except LostRanksError as error:
                 raise LostRanksError(f"{self._where(action)}: {error}") from None
@@ -163,13 +186,18 @@ class StageStep:
             if of_values or crossing.has_gradient
         ]
 
+    @property
+    def _sent_and_received(self) -> StageTransfers:
+        assert self._transfers is not None
+        return self._transfers
+
     def hold(self, _: Hold) -> None:
         for chunk in self._chunks:
             chunk.hold()
 
     def receive_values(self, action: ReceiveValues) -> None:
         chunk = self._chunks[action.chunk]
-        memory = self._transfers.received(action)
+        memory = self._sent_and_received.received(action)
         crossings, gradients = chunk.chunk.graph.received, self._schedule.makes_gradients
         chunk.flight(action.micro_batch).received = [
             crossing.unpacked(tensor).requires_grad_(crossing.has_gradient and gradients)
@@ -190,11 +218,11 @@ class StageStep:
         for crossing, tensor, shape in zip(graph.sent, sent, shapes, strict=True):
             assert tuple(tensor.shape) == shape, (crossing, tensor.shape, shape)
         packed = [c.packed(t.detach()) for c, t in zip(graph.sent, sent, strict=True)]
-        self._transfers.send(action, packed)
+        self._sent_and_received.send(action, packed)
 
     def receive_gradients(self, action: ReceiveGradients) -> None:
         chunk = self._chunks[action.chunk].chunk
-        memory = self._transfers.received(action)
+        memory = self._sent_and_received.received(action)
         trained = [
             (crossing, alone)
             for crossing, alone in zip(chunk.graph.sent, chunk.alone, strict=True)
@@ -229,7 +257,7 @@ class StageStep:
 
     def send_gradients(self, action: SendGradients) -> None:
         gradients = self._chunks[action.chunk].gradients_to_send(action.micro_batch)
-        self._transfers.send(action, gradients)
+        self._sent_and_received.send(action, gradients)
 
     def release(self, _: Release) -> None:
         for chunk in self._chunks:
@@ -270,18 +298,15 @@ class StageStep:
             self._ready[tied.name] = gradient
 
     def await_sends(self, _: AwaitSends) -> None:
-        self._transfers.await_sends()
+        self._sent_and_received.await_sends()
 
     def join(self, _: Join) -> None:
         self._made = [chunk.outputs.joined() for chunk in self._chunks]
 
     def share_outputs(self, _: ShareOutputs) -> None:
-        groups, count = self._part.groups, self._schedule.micro_batches
+        assert self._exchange is not None
         with waiting():
-            self._outputs = [
-                output.shared(self._made[output.chunk], count, groups)
-                for output in self._part.outputs
-            ]
+            self._outputs = self._exchange.shared(self._made)
 
 
 def _agree(part: StagePart, ends: Sequence[int]) -> None:

@@ -25,7 +25,7 @@ from tensoropt_torch.module.attempts import Attempt
 from tensoropt_torch.module.parallel_module import ParallelModule, programs_of
 from tensoropt_torch.module.parallelize import seed_generator
 from tensoropt_torch.module.programs import ModulePrograms
-from tensoropt_torch.module.stage_calls import StageCalls, StageVariantOptions
+from tensoropt_torch.module.stage_calls import StageCall, StageCalls, StageVariantOptions
 from tensoropt_torch.module.stage_maker import StageMaker
 from tensoropt_torch.module.stage_part import StagePart
 from tensoropt_torch.module.stage_step import StageStep
@@ -33,7 +33,13 @@ from tensoropt_torch.module.step_hooks import watch_optimizers
 from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.parameters.kept_gradients import is_kept
 from tensoropt_torch.plan import StagedPlan
-from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
+from tensoropt_torch.runtime.agreement import (
+    DifferentCallsError,
+    agree_on_model,
+    agree_or_raise,
+    confirming,
+    on_all_ranks,
+)
 from tensoropt_torch.runtime.grad_scaler import agree_on_infinite_gradients
 from tensoropt_torch.runtime.stage_groups import StageGroups
 from tensoropt_torch.steps.stage_norms import watch_norms_of_stages
@@ -140,7 +146,16 @@ class StagePrograms(ModulePrograms):
         """See ``ModulePrograms``; no call is an attempt."""
         assert attempt is None
         mark = "" if reduces else ", without gradient synchronisation"
-        found = self._calls.find(args, kwargs, mark)
+        seeds = self.seeds
+        assert seeds is not None
+        before = seeds.get_state()
+        try:
+            return self._run_part(self._calls.find(args, kwargs, mark), reduces, averages)
+        except DifferentCallsError:
+            seeds.set_state(before)
+        return self._run_part(self._calls.find_differing(args, kwargs, mark), reduces, averages)
+
+    def _run_part(self, found: StageCall, reduces: bool, averages: bool) -> Any:
         part = found.part
         seed = 0
         if part.uses_seeds:
@@ -150,8 +165,9 @@ class StagePrograms(ModulePrograms):
         root = self._storage.root
         with autocast_off(current_autocast()), run_by(root), _outside_of_checkpoints():
             step = StageStep(part, found.inputs, seed, reduces=reduces, adds_kept=adds_kept)
-            outputs = found.own(step.run(), averages)
-        return pytree.tree_unflatten(list(outputs), part.out_spec)
+            with confirming(found.agreement):
+                outputs = step.run()
+        return pytree.tree_unflatten(list(found.own(outputs, averages)), part.out_spec)
 
     def _finds_kept(self) -> bool:
         self._keeps = self._keeps and any(is_kept(p) for p in self._storage.parameters())
