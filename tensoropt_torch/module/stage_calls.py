@@ -119,6 +119,7 @@ class StageCalls:
         modes = tuple(module.training for module in modules)
         inputs = tuple(_kind_of(source.placeholder, source.kind) for source in captured.inputs)
         self._base = CallKind(modes, self._trained, captured.in_spec, inputs, captured.context)
+        self._input_names: dict[pytree.TreeSpec, list[str]] = {}
         self._watch(captured)
         self._parts = {self._base: base}
         self._checked: set[CallKind] = set()  # of batches of which ranks give shares
@@ -226,10 +227,12 @@ class StageCalls:
                 )
 
     def _names(self, kind: CallKind) -> list[str]:
-        """Of the inputs."""
-        places = list(range(len(kind.inputs)))  # in place of values
-        args, kwargs = pytree.tree_unflatten(places, kind.spec)
-        return self._maker.structure.input_names(args, kwargs)
+        """Of the inputs, which lie alike in calls of one form."""
+        if kind.spec not in self._input_names:
+            places = list(range(len(kind.inputs)))  # in place of values
+            args, kwargs = pytree.tree_unflatten(places, kind.spec)
+            self._input_names[kind.spec] = self._maker.structure.input_names(args, kwargs)
+        return self._input_names[kind.spec]
 
     @property
     def _own_flags(self) -> Flags:
