@@ -37,6 +37,9 @@ _REDUCED = (_SUM, _SCATTER)
 _WAIT = _COLLECTIVES.wait_tensor.default
 _WRITE = OPS.write_into_.default
 _WRITTEN_BYTES = 256 * 1024  # by one call, of parts that are smaller
+# Buckets of shards are an eighth of all shards at most, or a MiB: parameters that are gathered
+# together are in memory as long as any of them, which of a small model would be most of it.
+_SHARE, _LEAST_SHARDS = 8, 2**20
 
 
 @dataclass(frozen=True)
@@ -50,16 +53,24 @@ class Buckets:
 
 def in_buckets(graph: fx.Graph, sizes: Buckets) -> None:
     """Changes the graph, whose values are in the meta of its nodes."""
-    for target, most in ((_SUM, sizes.sums), (_SCATTER, sizes.shards)):
+    for target in _REDUCED:
         moves = _Moves(graph)
         calls = graph.find_nodes(op="call_function", target=target)
-        for members in _buckets([n for n in calls if moves.is_only_given(n)], most):
+        calls = [node for node in calls if moves.is_only_given(node)]
+        most = sizes.sums if target is _SUM else _most_shards(calls, sizes)
+        for members in _buckets(calls, most):
             _reduce_together(graph, members)
     moves = _Moves(graph)
     gathers = graph.find_nodes(op="call_function", target=_GATHER)
-    for members in _buckets([n for n in gathers if moves.is_of_inputs(n)], sizes.shards):
+    gathers = [node for node in gathers if moves.is_of_inputs(node)]
+    for members in _buckets(gathers, _most_shards(gathers, sizes)):
         _gather_together(graph, members)
     graph.lint()
+
+
+def _most_shards(calls: Sequence[fx.Node], sizes: Buckets) -> int:
+    """Bytes of a bucket of those that are gathered, or scattered."""
+    return min(sizes.shards, max(_LEAST_SHARDS, sum(map(_bytes, calls)) // _SHARE))
 
 
 def _value(node: fx.Node) -> torch.Tensor:
