@@ -37,11 +37,12 @@ def owned_cuts(captured: CapturedModel, owned: Sequence[frozenset[str]]) -> list
         for call in roles.calls
     ]
     solid = [not takes.goes_elsewhere(call) for call in roles.calls]
+    together = takes.together()
     # By part: the fewest bytes so far if the last call is of it, and the cuts before it.
     best: list[tuple[float, tuple[int, ...]]] = [(0, ()), *[(math.inf, ())] * (len(owned) - 1)]
     has_begun = False  # the first part computes something
     for number in range(len(roles.calls)):
-        if solid[number] and has_begun:
+        if solid[number] and has_begun and number not in together:
             begun = [(cost + bytes_at[number], (*cuts, number)) for cost, cuts in best[:-1]]
             best = [best[0], *(min(pair) for pair in zip(best[1:], begun, strict=True))]
         has_begun = has_begun or solid[number]
@@ -97,6 +98,20 @@ class _Takes:
         """Whether a call may be in the first of these parts, the last ones: a buffer that its value
         is written into is in one of them."""
         return self.goes_elsewhere(call) or self._kept.get(call, set()) <= frozenset().union(*rest)
+
+    def together(self) -> set[int]:
+        """The numbers of calls that are in the part of the one before them: all that use a buffer
+        that changes are in one, with what its new value is made of after that."""
+        numbers = {call: number for number, call in enumerate(self._roles.calls)}
+        found: set[int] = set()
+        for memory in self._roles.changed:
+            users = [user for user in memory.users if user in numbers]
+            uses = [numbers[user] for user in users if not self.goes_elsewhere(user)]
+            values = [user.args[1] for user in users if self._is_write(user)]
+            if uses:
+                last = max([*uses, *(numbers[v] for v in values if v in numbers)])
+                found.update(range(min(uses) + 1, last + 1))
+        return found
 
     @staticmethod
     def _is_write(call: fx.Node) -> bool:

@@ -32,3 +32,19 @@ def test_what_is_written_into_a_buffer_is_computed_before_it_or_with_it(cuts: li
     for graph, own in zip(graphs, owned, strict=True):
         taken = {s.names[0] for s in graph.captured.sources if s.kind in ("parameter", "constant")}
         assert taken <= own
+
+
+@pytest.mark.parametrize("cuts", [[3, 12, 20], [1, 4, 12], [4, 12, 16]])
+def test_uses_of_a_buffer_stay_together_where_stages_have_several_parts(cuts: list[int]) -> None:
+    case = make("mixture")
+    parts = owned_of(capture(case.model, case.args, **case.keywords), cuts)
+    owned = [parts[part % 2] | parts[part % 2 + 2] for part in range(4)]
+    context = CallContext(gradients=False)
+    evaluated = capture(case.model.eval(), case.args, **case.keywords, context=context)
+    graphs = cut_graph(evaluated, owned_cuts(evaluated, owned))
+    (users,) = [
+        number
+        for number, graph in enumerate(graphs)
+        if any("average" in source.names for source in graph.captured.sources)
+    ]
+    assert "average" in owned[users]
