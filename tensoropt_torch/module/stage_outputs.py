@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import fx
 
 from tensoropt_torch.frontend.micro_batching import Join
+from tensoropt_torch.module.stage_transfers import begun
 from tensoropt_torch.runtime.stage_groups import StageGroups
 
 SMALL = 1 << 16  # bytes of an output
@@ -80,7 +81,7 @@ class StageOutput:
     @property
     def is_small(self) -> bool:
         """Whether it may be kept from the beginning of a step for nothing."""
-        return self.dtype is not None and math.prod(self.shape) * self.dtype.itemsize <= SMALL
+        return self.dtype is not None and 0 < math.prod(self.shape) * self.dtype.itemsize <= SMALL
 
     def whole(self, made: Sequence[Any], count: int, groups: StageGroups) -> torch.Tensor:
         """The output on a rank of the stage that makes it. Collective in that.
@@ -133,10 +134,9 @@ class OutputExchange:
         self._expected: dict[int, tuple[torch.Tensor, dist.Work]] = {}
         for number, output in enumerate(outputs):
             if self._is_expected(output) and output.stage != groups.stage:
-                tensor, way = output.empty(groups.device), (groups.column, number)
-                work = dist.irecv(tensor, group=way[0], group_src=output.stage, tag=way[1])
-                assert work is not None
-                self._expected[number] = tensor, work
+                tensor, stage = output.empty(groups.device), output.stage
+                work = dist.irecv(tensor, group=groups.column, group_src=stage, tag=number)
+                self._expected[number] = tensor, begun(work)
 
     def _is_expected(self, output: StageOutput) -> bool:
         return output.is_small and self._groups.device.type == "cpu"
@@ -147,7 +147,7 @@ class OutputExchange:
         Args:
             made: those of each chunk of this rank, of all micro-batches.
         """
-        sent: list[dist.Work | None] = []
+        sent: list[dist.Work] = []
         found: list[Any] = []
         for number, output in enumerate(self._outputs):
             if output.dtype is None:
@@ -158,9 +158,8 @@ class OutputExchange:
                 found.append(tensor)
             else:
                 found.append(self._exchanged(number, output, made, sent))
-        for begun in sent:
-            assert begun is not None
-            begun.wait()
+        for work in sent:
+            work.wait()
         return found
 
     def _exchanged(
@@ -168,7 +167,7 @@ class OutputExchange:
         number: int,
         output: StageOutput,
         made: Sequence[Sequence[Any]],
-        sent: list[dist.Work | None],
+        sent: list[dist.Work],
     ) -> torch.Tensor:
         """Of an output that this rank makes, or that is broadcast."""
         groups, is_own = self._groups, output.stage == self._groups.stage
@@ -181,6 +180,7 @@ class OutputExchange:
             return tensor
         others = (stage for stage in range(groups.stages) if stage != groups.stage)
         sent += [
-            dist.isend(tensor, group=groups.column, group_dst=stage, tag=number) for stage in others
+            begun(dist.isend(tensor, group=groups.column, group_dst=stage, tag=number))
+            for stage in others
         ]
         return tensor

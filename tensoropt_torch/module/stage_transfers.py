@@ -68,7 +68,7 @@ class StageTransfers:
         tensors = self._memory(action)
         stage, group, tag = self._way(action)
         works = [
-            _begun(dist.irecv(tensor, group=group, tag=tag + index, group_src=stage))
+            begun(dist.irecv(tensor, group=group, tag=tag + index, group_src=stage))
             for index, tensor in enumerate(tensors)
             if tensor.numel()
         ]
@@ -97,7 +97,7 @@ class StageTransfers:
                 self._await(earlier)
         with waiting():  # for who is gone already
             self._sent[action] = [
-                (_begun(dist.isend(tensor, group=group, tag=tag + index, group_dst=stage)), tensor)
+                (begun(dist.isend(tensor, group=group, tag=tag + index, group_dst=stage)), tensor)
                 for index, tensor in enumerate(tensors)
                 if tensor.numel()
             ]
@@ -132,6 +132,7 @@ class StageTransfers:
         return other % stages, self._groups.between(is_gradient, wraps), tag * MOST_VALUES
 
 
-def _begun(work: dist.Work | None) -> dist.Work:
+def begun(work: dist.Work | None) -> dist.Work:
+    """Of this process, which is in the group."""
     assert work is not None
     return work
