@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -146,20 +146,25 @@ class StagePrograms(ModulePrograms):
         """See ``ModulePrograms``; no call is an attempt."""
         assert attempt is None
         mark = "" if reduces else ", without gradient synchronisation"
-        seeds = self.seeds
-        assert seeds is not None
-        before = seeds.get_state()
-        try:
+        with suppress(DifferentCallsError):
             return self._run_part(self._calls.find(args, kwargs, mark), reduces, averages)
-        except DifferentCallsError:
-            seeds.set_state(before)
         return self._run_part(self._calls.find_differing(args, kwargs, mark), reduces, averages)
 
     def _run_part(self, found: StageCall, reduces: bool, averages: bool) -> Any:
+        if not found.part.uses_seeds:
+            return self._run_seeded(found, 0, reduces, averages)
+        seeds = self.seeds
+        assert seeds is not None
+        before = seeds.get_state()
+        seed = int(torch.randint(2**62, (), generator=seeds))
+        try:
+            return self._run_seeded(found, seed, reduces, averages)
+        except DifferentCallsError:
+            seeds.set_state(before)
+            raise
+
+    def _run_seeded(self, found: StageCall, seed: int, reduces: bool, averages: bool) -> Any:
         part = found.part
-        seed = 0
-        if part.uses_seeds:
-            seed = int(torch.randint(2**62, (), generator=self.seeds))
         adds_kept = reduces and self._finds_kept()
         self._keeps = self._keeps or (part.schedule.makes_gradients and not reduces)
         root = self._storage.root
