@@ -212,8 +212,8 @@ def compiled_alike(
         raise
     except Exception as caught:
         error = str(caught) or type(caught).__name__
-    reports = gather((error, seen.collectives))
-    reason = _reason([error for error, _ in reports], [own for _, own in reports])
+    groups = {one.group: _ranks_of(one.group) for calls in seen.collectives for one in calls}
+    reason = _reason(gather((error, seen.collectives, groups)))
     if reason or compiled is None:
         log.warning(_NOT_USED, reason)
         return None, reason
@@ -320,26 +320,31 @@ def _like_leaves(
     }
 
 
-def _reason(errors: Sequence[str], collectives: Sequence[list[list[Collective]]]) -> str:
+# Of a rank: why it has none, its collectives by graph, and the ranks of their groups, which only
+# those know who are in them.
+_Report = tuple[str, list[list[Collective]], dict[str, list[int]]]
+
+
+def _reason(reports: Sequence[_Report]) -> str:
     """Why the graphs of the ranks cannot run together; empty: they can."""
-    for rank, error in enumerate(errors):
+    for rank, (error, *_) in enumerate(reports):
         if error:
             return f"rank {rank}: {error.strip().splitlines()[0]}"
-    return "" if _are_alike(collectives) else "the collectives of the ranks' graphs differ"
+    return "" if _are_alike(reports) else "the collectives of the ranks' graphs differ"
 
 
-def _are_alike(collectives: Sequence[list[list[Collective]]]) -> bool:
+def _are_alike(reports: Sequence[_Report]) -> bool:
     """Whether ranks call the same ones in the same order: those of a group of the same tensors.
     Where parts differ in size other groups have others."""
-    names = [[[one.name for one in graph] for graph in graphs] for graphs in collectives]
+    names = [[[one.name for one in calls] for calls in graphs] for _, graphs, _ in reports]
     if any(own != names[0] for own in names):
         return False
-    calls = [[one for graph in graphs for one in graph] for graphs in collectives]
+    calls = [[one for calls in graphs for one in calls] for _, graphs, _ in reports]
     return all(
-        calls[member][place] == own[place]
-        for own in calls
-        for place in range(len(own))
-        for member in _ranks_of(own[place].group)
+        calls[member][place] == one
+        for own, (*_, groups) in zip(calls, reports, strict=True)
+        for place, one in enumerate(own)
+        for member in groups[one.group]
     )
 
 

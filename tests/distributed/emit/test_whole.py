@@ -49,6 +49,7 @@ JOBS = [
     (2, Job("mlp", torch.float64, points=2, randoms=6, compile=TRACED, inputs="sharded")),
     (2, Job("odd_fused", torch.float64, points=1, randoms=4, compile=TRACED)),
     (2, Job("resnet", compile=TRACED, inputs="sharded", batch_norm_groups=2, **FEW)),
+    (4, Job("mlp", torch.float64, points=1, randoms=3, compile=TRACED)),
 ]
 SLOW_JOBS = [
     (2, Job("odd_257", torch.float64, points=2, randoms=3, compile=TRACED)),
