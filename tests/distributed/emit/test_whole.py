@@ -60,7 +60,7 @@ SLOW_JOBS = [
     (4, Job("odd_1009_tied", torch.float64, points=2, randoms=6, compile=TRACED)),
     (4, Job("llama", torch.float64, points=2, randoms=2, compile=True)),
     (2, Job("gpt", torch.float64, points=2, randoms=2, compile=True, recompute=True)),
-    (2, Job("mixture", compile=TRACED, **FEW)),
+    (2, Job("mixture", torch.float64, points=2, randoms=10, compile=TRACED)),
     (2, Job("resnet", compile=True, inputs="sharded", batch_norm_groups=2, **FEW)),
 ]
 
