@@ -483,6 +483,7 @@ def differing_graphs(_: object) -> list[Any]:
     """A rank whose compiler fails, or whose collectives are others: all run the other way."""
     found: list[Any] = []
     rank = torch.distributed.get_rank()
+    group = torch.distributed.group.WORLD.group_name  # type: ignore[union-attr]
     see = ahead.Backend.see
 
     def fails(backend: ahead.Backend, module: torch.fx.GraphModule) -> list[Collective]:
@@ -491,7 +492,7 @@ def differing_graphs(_: object) -> list[Any]:
         return see(backend, module)
 
     def differs(backend: ahead.Backend, module: torch.fx.GraphModule) -> list[Collective]:
-        more = [Collective("all_reduce", "", "")] if rank == 1 else []
+        more = [Collective("all_reduce", "", group)] if rank == 1 else []
         return see(backend, module) + more
 
     for instead in (fails, differs):
